@@ -1,4 +1,4 @@
-"""A sum of products as products that add to one another."""
+"""Turns a sum of Gemms into a chain of Gemms, each of which adds the previous one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _first, _second = (
 def sum_of_gemms(p: Var, q: Var, root: Binding) -> Any:
     """Gemm(a, v, c) + Gemm(b, w, d) = Gemm(a, v, Gemm(b, w, c + d))
 
-    As a recurrent cell adds what its input and its state come to.
+    A recurrent cell, for example, adds one product of its input and one of its state.
     """
     outer, inner = p.definition, q.definition
     if outer is None or inner is None or root.out.dtype not in GEMM_DTYPES:

@@ -1,7 +1,7 @@
 """The order of a chain of products, by cost (TVM's AdjustMatmulOrder).
 
-For real numbers both orders are equal; in floating point they round differently, and a @ b may
-leave the range of half precision where x @ a does not. So these laws are for those who ask.
+For real numbers both orders are equal. In floating point they round differently, and a @ b may
+overflow in half precision although x @ a does not. So no preset has these laws.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x, a, b, c, t = capture("x a b c t")
 
-# a value, and whether it is multiplied transposed
+# an operand, and whether its transpose is multiplied
 _Turned = tuple[Var, int]
 
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -53,7 +53,7 @@ def _turned(v: Var, turn: int) -> Shape | None:
 
 
 def times(x: Var, m: Var, turned: int, root: Binding) -> Var:
-    """x @ m, or x @ T(m): of two matrices as a Gemm, which transposes nothing."""
+    """x @ m or x @ T(m), for two matrices as a Gemm, which needs no Transpose."""
     if not turned:
         return x @ m
     plain = x.rank == m.rank == 2 and x.dtype in GEMM_DTYPES

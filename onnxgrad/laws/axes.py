@@ -1,4 +1,6 @@
-"""Squeeze, Unsqueeze and Reshape in a row, and beside a reduction: axes that come and go."""
+"""Merges Squeeze, Unsqueeze, Reshape and Flatten in a row, and moves axes in and out of
+reductions.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def squeeze_of_unsqueeze(x: Var, inner: Binding, root: Binding) -> Any:
 @rewrite(P.Unsqueeze(P.Squeeze(x, a.maybe).named("inner"), b.maybe), shrinks=count("Unsqueeze"))
 def unsqueeze_of_squeeze(x: Var, inner: Binding, root: Binding) -> Any:
     """Unsqueeze(Squeeze(x, axes), axes) = x"""
-    if root.out.rank != x.rank:  # a Squeeze of axes that are not of size 1 never runs
+    if root.out.rank != x.rank:  # invalid: a Squeeze of axes whose size is not 1
         return None
     return x_or_identity(root, x) if _same_axes(inner, root, x.rank) else None
 
@@ -58,20 +60,20 @@ def squeeze_of_squeeze(x: Var, inner: Binding, root: Binding) -> Any:
     one, other = _axes(inner, x.rank), _axes(root, inner.out.rank)
     if one is None or other is None:
         return None
-    # axes that are not negative mean the same whatever the rank is
+    # nonnegative axes do not depend on the rank
     left = [i for i in range(max((*one, *other)) + len(one) + 1) if i not in one]
     return op.Squeeze(x, sorted([*one, *(left[i] for i in other)]))
 
 
 def _same_axes(inner: Binding, outer: Binding, rank: int | None) -> bool:
-    """Both write their axes, and mean the same ones of a value of this rank."""
+    """Whether both have explicit axes, and the same ones for a value of this rank."""
     one, other = (_axes(b, rank) for b in (inner, outer))
     return one is not None and one == other
 
 
 def _axes(b: Binding, rank: int | None, since: int = 13) -> list[int] | None:
-    """The axes in order, an operand `since` an opset; None for none written (a Squeeze then asks
-    the sizes), or where negative ones mean nothing.
+    """The axes in order, which are an operand `since` an opset. None if they are absent (a Squeeze
+    then depends on the sizes), or if they are negative and the rank is unknown.
     """
     given = b.operand(1)
     axes = b.attr("axes") if b.version < since else None if given is None else given.ints
@@ -117,7 +119,7 @@ def view_of_view(x: Var, inner: Binding, root: Binding) -> Any:
 
 
 def _target(shape: Shape | None) -> Array:
-    """The shape as Reshape takes it, one unknown size left open. Raises Decline."""
+    """The shape as a target of Reshape, with -1 for at most one unknown size. Raises Decline."""
     if shape is None:
         raise decline("the result's rank is unknown")
     decline_if(0 in shape, "a size is 0, which Reshape would copy")
@@ -129,7 +131,7 @@ def _target(shape: Shape | None) -> Array:
 
 
 def _keeps_order(shape: Shape | None, perm: Any) -> bool:
-    """A transpose of such a value moves axes of size 1 only."""
+    """Whether transposing a value of this shape moves axes of size 1 only."""
     if shape is None or perm is None or len(shape) != len(perm):
         return False
     moved = [i for i in perm if shape[i] != 1]
@@ -179,7 +181,7 @@ def _reduced(x: Var, inner: Binding, axes: list[int] | None, keepdims: int) -> A
 
 
 def _reduced_axes(b: Binding, rank: int | None) -> list[int] | None:
-    """The axes along which a binding reduces a value of this rank; None where that is unknown."""
+    """The axes along which a binding reduces a value of this rank; None if they are unknown."""
     if b.op in ("ArgMax", "ArgMin"):
         axis = b.attr("axis", 0)
         if rank is None:
@@ -229,7 +231,7 @@ def transpose_through_reduce(x: Var, p: Any, q: Any, between: Binding) -> Any:
     return moved.emit(between, [x, *between.inputs[1:]])[0]
 
 
-# of Squeeze and Unsqueeze, in the order in which they are tried
+# the laws of Squeeze and Unsqueeze, in the order in which they are tried
 AXES = [
     squeeze_of_unsqueeze,
     unsqueeze_of_squeeze,

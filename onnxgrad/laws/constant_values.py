@@ -1,5 +1,5 @@
-"""Values of bindings over constants, computed by numpy where it is exact to the bit: data movement,
-integers, IEEE + - * / sqrt; and whether constants computed anew keep the digits of their dtype.
+"""Evaluates bindings over constants in numpy where it is exact to the bit: data movement, integers,
+IEEE + - * / sqrt. Also checks whether a new constant keeps the digits of its dtype.
 
 Operators that two libraries may round differently (Exp, Erf, reductions, half precision) are left
 to onnxruntime.
@@ -28,7 +28,7 @@ from onnxgrad.ir.var import Var
 
 _Operands = Sequence[Any]
 
-# operators whose results are their operands' elements: no rounding whatever the dtype
+# operators whose results consist of elements of their operands, so nothing is rounded
 MOVES = frozenset(
     {
         "Concat",
@@ -46,8 +46,8 @@ MOVES = frozenset(
 
 
 def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
-    """The value of a binding over constants, or over `operands`; None when numpy would not give
-    the very same bits.
+    """The value of a binding over constants, or over `operands`; None if numpy may not return the
+    same bits.
     """
     rule = _RULES.get(b.op)
     if rule is None:
@@ -60,7 +60,7 @@ def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
         with np.errstate(all="ignore"):
             value = rule(b, operands)
     except (ValueError, IndexError, TypeError):
-        return None  # the operands do not fit the operator: it fails at run time, where it belongs
+        return None  # invalid operands: the operator fails at run time
     if value is None:
         return None
     array = np.asarray(value)
@@ -69,7 +69,7 @@ def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
         wanted is not None and len(wanted) != array.ndim
     ):
         return None
-    # numpy is lenient where ONNX is not; a result of another size than inferred is not believed
+    # numpy accepts operands that ONNX does not: reject a result whose size is not as inferred
     if any(isinstance(w, int) and w != d for w, d in zip(wanted or (), array.shape, strict=False)):
         return None
     return array if array.flags.c_contiguous else np.array(array, order="C")
@@ -118,8 +118,8 @@ def filling(b: Binding) -> Array:
 
 def _cast(b: Binding, o: _Operands) -> Any:
     source, target = o[0].dtype, numpy_dtype(b.attr("to"))
-    # rounding to or from 8 bits and less, like what is out of an integer's range, differs between
-    # libraries
+    # libraries differ in rounding to or from 8 bits and less, and for numbers out of an integer's
+    # range
     exact = source.kind in "biu" and target.kind in "biuf" and target.itemsize >= 4
     exact = exact or (
         source.kind == "f" and target.kind == "f" and min(source.itemsize, target.itemsize) >= 4
@@ -128,8 +128,8 @@ def _cast(b: Binding, o: _Operands) -> Any:
 
 
 def truncated(b: Binding) -> Array | None:
-    """A Cast of constant floats to integers that can hold them, or to truth values: every library
-    cuts off alike. None for all else.
+    """The value of a Cast of constant floats to integers that can hold them, or to booleans: every
+    library truncates in the same way. None for any other binding.
     """
     x = b.operand(0)
     if not b.is_op("Cast") or x is None or byte_count(x.type) is None:
@@ -139,15 +139,15 @@ def truncated(b: Binding) -> Array | None:
     if a is None or a.dtype.kind != "f" or a.dtype.itemsize < 4 or target.kind not in "biu":
         return None
     if target.kind == "b":
-        return np.asarray(a != 0)  # not a number is true
+        return np.asarray(a != 0)  # NaN is true
     limits = np.iinfo(target)
     fits = bool(((a >= float(limits.min)) & (a < float(limits.max))).all())
     return a.astype(target) if fits else None
 
 
 def product_of_zeros(b: Binding) -> Array | None:
-    """A Gemm of constants with zeros on one side: what it adds, in every library. None for all
-    else, and where a zero is added, whose sign would be that of the products.
+    """The value of a Gemm of constants with zeros on one side: its addend, in every library. None
+    for any other binding, and if a zero is added, whose sign would depend on the products.
     """
     if not b.is_op("Gemm") or len(b.inputs) != 3 or b.attr("beta", 1.0) != 1.0:
         return None
@@ -163,7 +163,7 @@ def product_of_zeros(b: Binding) -> Array | None:
     try:
         return np.ascontiguousarray(np.broadcast_to(c, shape))
     except ValueError:
-        return None  # it fails at run time, where it belongs
+        return None  # invalid: it fails at run time
 
 
 def _plain(a: Any) -> bool:
@@ -222,35 +222,34 @@ _RULES: dict[str, Callable[[Binding, _Operands], Any]] = {
     "Or": lambda b, o: np.logical_or(o[0], o[1]),
     "Where": lambda b, o: np.where(o[0], o[1], o[2]),
 }
-# operators that `evaluate` may know the value of
+# the operators that `evaluate` supports
 EVALUATED = frozenset(_RULES)
 
 
-# the distance from 1 to the next number
+# the distance from 1 to the next larger number
 EPSILON: dict[int, float] = {
     TensorProto.BFLOAT16: 2.0**-7,
     TensorProto.FLOAT16: 2.0**-10,
     TensorProto.FLOAT: 2.0**-23,
     TensorProto.DOUBLE: 2.0**-52,
 }
-# the smallest number with all its digits
+# the smallest positive normal number
 NORMAL: dict[int, float] = {
     TensorProto.BFLOAT16: 2.0**-126,
     TensorProto.FLOAT16: 2.0**-14,
     TensorProto.FLOAT: 2.0**-126,
     TensorProto.DOUBLE: 2.0**-1022,
 }
-# how many bindings over constants one value may be computed from
+# the most bindings over constants that are evaluated for one value
 _REACH = 100
 
 
 def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
-    """Why rounding `exact` to the float `dtype` loses more than its last digit, None when it does
-    not.
+    """Why rounding `exact` to the float `dtype` loses more than its last digit, or None.
 
-    The error is held against each slice along each axis, so that no channel pays for a larger one
-    beside it. Only dead channels may vanish, those below the last digit of the last digit of the
-    whole: trained networks have many.
+    The error is compared with each slice along each axis, so that a large channel does not hide the
+    error of a small one. Only dead channels may vanish, which trained networks have many of: they
+    lie below the last digit of the last digit of the whole array.
     """
     exact = np.asarray(exact)
     with np.errstate(all="ignore"):
@@ -272,7 +271,7 @@ def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
 
 
 def fixed_value(v: Var, reach: int = _REACH) -> Array | None:
-    """The value of a constant or of unfolded bindings over constants, None where numpy may give
+    """The value of a constant or of unfolded bindings over constants; None if numpy may return
     other bits.
     """
     if v.is_constant:
@@ -286,13 +285,13 @@ def fixed_value(v: Var, reach: int = _REACH) -> Array | None:
     return evaluate(b, operands)
 
 
-# larger constants of a body are left for the runtime to compute
+# larger constants of a function body are computed by the runtime
 _FOLDED_BYTES = 1 << 12
 
 
 def folded(b: Binding) -> Var | None:
-    """The small constant that a binding amounts to once sizes are known: shape arithmetic,
-    numbers; None otherwise.
+    """The small constant that a binding computes if sizes are known (shape arithmetic, numbers);
+    None otherwise.
     """
     if b.blocks or b.domain != "" or b.out.returned or not isinstance(b.out.type, TensorType):
         return None
@@ -318,7 +317,7 @@ def folded(b: Binding) -> Var | None:
 
 
 def _is_small(b: Binding) -> bool:
-    """Evaluating may not build what is too large to keep; a result of unknown length is a Range
+    """Whether the result is small enough to evaluate. A result of unknown length comes from a Range
     or the like.
     """
     size = element_count(b.out.shape) or 0
@@ -331,7 +330,7 @@ def _is_short(v: Var) -> bool:
 
 
 def _as_dtype(array: Array | None, dtype: int) -> Array | None:
-    """The same numbers in another dtype, None unless it holds each of them exactly."""
+    """The same numbers in another dtype; None unless it represents each of them exactly."""
     target = numpy_dtype(dtype)
     if array is None or array.dtype.kind not in "biuf" or target.kind not in "biufV":
         return None

@@ -1,10 +1,10 @@
-"""Which bindings of a block had better compute in another order of axes: those with which the
-fewest elements are transposed, found as a minimal cut (Dinic, 1970).
+"""Chooses the bindings of a block that should compute in another order of axes, so that the fewest
+elements are transposed. The choice is a minimal cut (Dinic, 1970).
 
-Each permeable binding computes in the order as it is or in the other, and a value that one side
-has and the other wants costs its elements, once. An opaque binding has and wants values as they
-are, a Transpose has or wants them in the other order. The choice with the least cost is a minimal
-cut.
+Each permeable binding computes in the present order or in the other one. A value that is computed
+in one order and read in the other costs its elements, once. An opaque binding computes and reads
+values in the present order; a Transpose computes or reads them in the other. The choice with the
+least cost is a minimal cut.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Network:
             self._left.append(room)
 
     def cut(self) -> tuple[float, set[int]]:
-        """The cost of the cheapest division, and the nodes on the sink's side of that with the
-        fewest of them.
+        """The cost of a minimal cut, and the nodes on the sink's side. Of several minimal cuts, it
+        returns the one with the fewest nodes there.
         """
         total = 0.0
         while (level := self._levels())[1] >= 0:
@@ -58,7 +58,7 @@ class Network:
         return total, found
 
     def _levels(self) -> list[int]:
-        """How far each node is from the source along edges with room; -1: not reached."""
+        """Each node's distance from the source along edges with capacity left; -1: not reached."""
         level = [-1] * len(self._edges)
         level[0] = 0
         work = deque([0])
@@ -71,7 +71,7 @@ class Network:
         return level
 
     def _block(self, level: list[int]) -> float:
-        """Fill paths that go one level down at each step until there is none; what flowed."""
+        """Fill paths that go one level down at each step until none is left. Returns the flow."""
         total, next_edge, path = 0.0, [0] * len(self._edges), list[int]()
         while True:
             at = self._to[path[-1]] if path else 0
@@ -97,9 +97,9 @@ class Network:
                 return total
 
 
-# sizes that stand for a symbol: a choice has to pay for a single one and for many
+# sizes tried for every symbol: a choice has to pay at both
 _ONE, _MANY = 1, 64
-# bindings of one region, beyond which the search would take too long
+# the most bindings of a region: the search would take too long with more
 _MOST = 20_000
 _SOURCE, _SINK = 0, 1
 
@@ -111,8 +111,8 @@ def inverse(perm: Perm) -> Perm:
 
 @dataclass(frozen=True)
 class Region:
-    """Bindings that move to the order `perm`, and the transposed elements before and after, many
-    for each symbol.
+    """Bindings that move to the order `perm`, and the transposed elements before and after, with
+    _MANY for each symbol.
     """
 
     perm: Perm
@@ -137,14 +137,14 @@ class Choice:
         return found if sized else None
 
     def has_other(self, v: Var) -> bool:
-        """A Transpose made it, from what is the value in the other order."""
+        """Whether `v` is the result of a Transpose whose operand is `v` in the other order."""
         b = v.definition
         if b is None or not self._turns(b, self.undo) or b.inputs[0] is None:
             return False
         return self.perm != self.undo or not self._made_inside(b.inputs[0])
 
     def wants_other(self, b: Binding) -> bool:
-        """A Transpose whose result is the value in the other order."""
+        """Whether `b` is a Transpose whose result is its operand in the other order."""
         if not self._turns(b, self.perm) or b.inputs[0] is None:
             return False
         return self.perm != self.undo or self._made_inside(b.inputs[0])
@@ -158,7 +158,7 @@ class Choice:
         return found is not None and found.carries
 
     def region(self) -> Region | None:
-        """The cheapest choice, where it is cheaper than everything as it is."""
+        """The cheapest choice if it is cheaper than no change, else None."""
         members = self._connected()
         if not members or len(members) > _MOST:
             return None
@@ -176,7 +176,7 @@ class Choice:
         return Region(self.perm, chosen, before, after) if pays else None
 
     def _connected(self) -> dict[Binding, Moved]:
-        """The permeable bindings that values connect with a Transpose of this order."""
+        """The permeable bindings that are connected by values with a Transpose of this order."""
         work: list[Binding] = []
         for b in self.block.bindings:
             if b.is_op("Transpose") and b.inputs[0] is not None:
@@ -200,7 +200,7 @@ class Choice:
         return own + ([] if v.is_constant else list(v.users))
 
     def _touching(self, b: Binding, moved: Moved) -> Iterator[Var]:
-        """The values that `b` reads or makes in the order that it computes in."""
+        """The operands and results of `b` that are in the order in which it computes."""
         yield from dict.fromkeys(v for i in moved.data if (v := b.inputs[i]) is not None)
         if moved.carries:
             yield from (v for v in b.outputs if v is not None)
@@ -210,7 +210,9 @@ class Choice:
         yield from (v for v in found if not is_free(v, self.perm))
 
     def _ends(self, v: Var, side: Callable[[Binding], int | None]) -> tuple[int, set[int]]:
-        """The node that has the value, and those that want it; or source and sink."""
+        """The network nodes of the binding that computes a value and of those that read it. Opaque
+        bindings are the source, transposes the sink.
+        """
         b = v.definition
         has = _SOURCE
         if b is not None and self.has_other(v):
@@ -230,7 +232,7 @@ class Choice:
         return (side(user) or _SOURCE) if set(read) <= set(found.data) else _SOURCE
 
     def _pays(self, values: list[Var], chosen: set[Binding], size: int) -> tuple[int, int, bool]:
-        """Transposed elements as it is and by the choice, and whether these are fewer."""
+        """Transposed elements without and with the choice, and whether these are fewer."""
         totals = []
         for moving in (set[Binding](), chosen):
             ends = (
@@ -242,7 +244,7 @@ class Choice:
 
 
 def _join(network: Network, has: int, wants: set[int], cost: int) -> None:
-    """`cost`, once, if any of `wants` is on the other side than `has`."""
+    """Add edges that cost `cost` once if any node of `wants` is on another side than `has`."""
     others = wants - {has}
     if not others:
         return
@@ -255,7 +257,7 @@ def _join(network: Network, has: int, wants: set[int], cost: int) -> None:
 
 
 def _elements(shape: Shape | None, size: int) -> int:
-    """How many there are, `size` for each symbol; 0 where one is unknown."""
+    """The number of elements, with `size` for each symbol; 0 if a size is unknown."""
     if shape is None or any(d is None for d in shape):
         return 0
     return prod(d if isinstance(d, int) else size for d in shape)

@@ -1,4 +1,4 @@
-"""Einsum that another operator computes: a product of matrices, or a transpose."""
+"""Replaces an Einsum that is a product of matrices or a transpose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxgrad.rewrite.worklist import count, rewrite
 
 x, y = capture("x y")
 
-# those that onnxruntime has kernels of MatMul and Einsum for
+# the dtypes for which onnxruntime has kernels of MatMul and Einsum
 _DTYPES = FLOAT_DTYPES - {TensorProto.BFLOAT16} | {TensorProto.INT32, TensorProto.INT64}
 
 
@@ -31,7 +31,7 @@ class _Equation:
 
 
 def _equation(b: Binding) -> _Equation:
-    """Reads the equation. Raises Decline unless each operand has other letters for all its axes."""
+    """Reads the equation. Raises Decline unless each operand has a different letter per axis."""
     given, arrow, result = str(b.attr("equation")).replace(" ", "").partition("->")
     operands = tuple(given.split(","))
     letters = "".join(operands)
@@ -80,8 +80,8 @@ def einsum_of_two(x: Var, y: Var, root: Binding) -> Any:
 
 
 def _is_product(left: str, right: str, result: str) -> bool:
-    """Whether `left` is batch, rows, k and `right` batch, k, column: one matrix for all rows where
-    it has no batch.
+    """Whether `left` is (batch, rows, k) and `right` (batch, k, column). A `right` without a batch
+    is one matrix for all rows.
     """
     if len(right) < 2 or len(left) < 2 or left[-1] != right[-2]:
         return False

@@ -1,8 +1,8 @@
 """Products of sums of matrices, by cost (TVM's ExpandMatmulOfSum, and the way back): low-rank
 adapters (LoRA) beside a weight, or merged into it.
 
-s is a number, which adapters scale their product by. As in `laws.adjust_matmul_order`, both
-forms are equal up to rounding.
+s is the number by which adapters scale their product. As in `laws.adjust_matmul_order`, both forms
+are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _check(x: Var) -> None:
 
 @dataclass(frozen=True)
 class _Choice:
-    """x @ (w + p @ q) and x @ w + (x @ p) @ q, what they cost, and the rows of x in each batch."""
+    """The costs of x @ (w + p @ q) and x @ w + (x @ p) @ q, and the rows of x in each batch."""
 
     together: Cost
     apart: Cost
@@ -46,8 +46,8 @@ class _Choice:
 def _costs(
     x: Var, shape: Shape | None, w: Var, p: Var, q: Var, rows: int, turned: int = 0
 ) -> _Choice:
-    """What both forms cost, `shape` that of w beside p @ q; `turned`: their transposes are
-    multiplied. Raises Decline where the shapes do not tell, or something is broadcast.
+    """The costs of both forms. `shape`: of w, which is added to p @ q. `turned`: their transposes
+    are multiplied. Raises Decline if shapes are unknown or an operand is broadcast.
     """
     if shape is None or p.shape is None or q.shape is None or x.shape is None:
         raise decline("the rank of a matrix is unknown")
@@ -80,8 +80,8 @@ def _scaled(v: Var, s: Var | None) -> Var:
 
 
 def expanded(rows: int) -> list[Rule]:
-    """x @ (w + p @ q) = x @ w + (x @ p) @ q where that is cheaper; `rows`, unless 0, stands for an
-    unknown number of them.
+    """x @ (w + p @ q) = x @ w + (x @ p) @ q if that is cheaper; `rows`, unless 0, replaces an
+    unknown number of rows.
     """
 
     def parts(
@@ -143,7 +143,7 @@ def expanded(rows: int) -> list[Rule]:
 
 
 def contracted(rows: int) -> list[Rule]:
-    """x @ w + (x @ p) @ q = x @ (w + p @ q) where that is cheaper: always for constants."""
+    """x @ w + (x @ p) @ q = x @ (w + p @ q) if that is cheaper, as it always is for constants."""
     measure = cost_of_products(rows)
     beside, plain = P.MatMul(P.MatMul(x, p).only, q).only, P.MatMul(x, w).only
 

@@ -1,4 +1,4 @@
-"""Products with an addend as Gemms: of matrices, and of all the rows of matrices in a batch."""
+"""Turns products with an addend into Gemms: of two matrices, or of all rows of a batch at once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ x, w, c, t, y = capture("x w c t y")
 matrix = x.where(lambda v: v.rank == 2)
 
 _BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow"})
-# bindings of an activation; the tanh form of Gelu has eight
+# the most bindings of an activation; the tanh form of Gelu has eight
 _MOST = 16
 
-# those that onnxruntime has kernels of Gemm for
+# the dtypes for which onnxruntime has kernels of Gemm
 GEMM_DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})
 
 
@@ -36,7 +36,7 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
     """
     decline_if(
         root.out.dtype not in GEMM_DTYPES or not (w.is_constant and c.is_constant),
-        "a weight or bias that is computed is not Gemm's",
+        "the weight or the bias is not constant, or onnxruntime has no Gemm of the dtype",
     )
     if w.shape is None or len(w.shape) != 2 or c.shape != w.shape[1:]:
         return decline("the weight is not a matrix (K, N), or the addend is not a row (N,)")
@@ -54,7 +54,7 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
 def gemm_of_matrices(x: Var, w: Var, c: Var, root: Binding) -> Any:
     """x @ w + c = Gemm(x, w, c), for matrices x and w and a row c
 
-    onnxruntime makes the same Gemm when it loads the model: the bits it returns stay.
+    onnxruntime makes the same Gemm when it loads the model, so it returns the same bits.
     """
     if root.out.dtype not in GEMM_DTYPES or root.version < 7:
         return None
@@ -66,7 +66,7 @@ def gemm_of_matrices(x: Var, w: Var, c: Var, root: Binding) -> Any:
 
 
 def _target(shape: Shape) -> Any:
-    """The shape as Reshape takes it, one unknown size at most left open. Raises Decline."""
+    """The shape as a target of Reshape, with -1 for at most one unknown size. Raises Decline."""
     unknown = [d for d in shape if not isinstance(d, int)]
     decline_if(
         len(unknown) > 1 or 0 in shape,
@@ -84,7 +84,7 @@ def elementwise_of_rows(y: Var, t: Var, root: Binding) -> Any:
     """reshape(f(reshape(x, s)), t) = f(x), f element by element, where t is the shape of x, a
     matrix
 
-    f may be made of several bindings (an activation as exporters write it) and read several such x.
+    f may consist of several bindings (an activation as exporters write it) and read several x.
     """
     if t.ints is None or len(t.ints) != 2:
         return None
@@ -108,8 +108,8 @@ def elementwise_of_rows(y: Var, t: Var, root: Binding) -> Any:
 
 
 def _region(y: Var) -> tuple[list[Binding], dict[Var, None]]:
-    """The elementwise bindings that `y` comes from, readers first, and the results of Reshape that
-    they read; nothing where something else is read.
+    """The elementwise bindings that compute `y`, readers first, and the results of Reshape that
+    they read. Both are empty if they read anything else.
     """
     region: dict[Binding, None] = {}
     leaves: dict[Var, None] = {}
@@ -120,7 +120,7 @@ def _region(y: Var) -> tuple[list[Binding], dict[Var, None]]:
         if b is not None and b.is_op("Reshape"):
             leaves[v] = None
         elif b is not None and _is_elementwise(b):
-            region.pop(b, None)  # behind all that read it
+            region.pop(b, None)  # move it after all its readers
             region[b] = None
             work.extend(u for u in b.inputs if u is not None and not u.is_constant)
         else:
@@ -129,14 +129,14 @@ def _region(y: Var) -> tuple[list[Binding], dict[Var, None]]:
 
 
 def _matrix(r: Var, t: Var) -> Var | None:
-    """The value that is reshaped to `r`, if it is a matrix of the shape `t`."""
+    """The value that is reshaped to `r` if it is a matrix of shape `t`, else None."""
     x = None if r.definition is None else r.definition.inputs[0]
     return x if x is not None and _is_rows(x, t) and r.block is x.block else None
 
 
 def _fits(v: Var | None, found: Mapping[Var, Any], last: Shape, columns: Shape) -> bool:
-    """Whether an operand means the same beside matrices of `columns` and beside what they were
-    reshaped to, whose last axis is `last`: one of the region's own, a number, or a row of both.
+    """Whether an operand broadcasts alike to the matrices with `columns` and to their reshaped
+    forms with the last axis `last`. It may be a value of the region, a number, or a row of both.
     """
     if v is None or not v.is_constant or v in found:
         return True
@@ -161,7 +161,7 @@ def product_of_rows(x: Var, w: Var, root: Binding) -> Any:
     if not x.shape or len(x.shape) < 2 or not rows or w.shape is None or len(w.shape) != 2:
         return decline("an operand's rank is unknown, or the right one is not a matrix")
     decline_if(not isinstance(x.shape[-1], int) or rows[-1] != x.shape[-1], "the columns change")
-    # the count of elements decides one unknown size
+    # the number of elements determines one unknown size
     sizes = [d if isinstance(d, int) else None for d in (*x.shape[:-1], w.shape[1])]
     decline_if(
         sizes != [d if isinstance(d, int) else None for d in root.out.shape or ()]
@@ -173,7 +173,7 @@ def product_of_rows(x: Var, w: Var, root: Binding) -> Any:
 
 
 def _unwidened(w: Var) -> Var:
-    """The matrix (K, N) of which `w` is the (1, ..., 1, K, N), else `w`."""
+    """The matrix (K, N) that was reshaped to `w` of shape (1, ..., 1, K, N), else `w`."""
     made = w.definition
     inner = None if made is None or not made.is_op("Reshape") else made.inputs[0]
     if inner is None or inner.rank != 2 or w.shape is None or len(w.shape) < 2:

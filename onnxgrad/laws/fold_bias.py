@@ -1,4 +1,4 @@
-"""An addend per output channel behind a product becomes its bias."""
+"""Folds an addend per output channel into the bias of the product before it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bias_of_product(x: Var, d: Var, root: Binding) -> Any:
     row = np.broadcast_to(found[0], (channels,))
     if root.op == "Sub":
         row = np.negative(row)  # exact, so c - d = c + (-d)
-    # added here and not left to fold-constant: one vector, and the binding count shrinks at once
+    # added here, not by fold-constant: it is one vector, and the number of bindings falls at once
     total = finite_sum(row, None if bias is None else bias.const)
     if total is None:
         return decline("the sum of the addends is not finite")
@@ -55,7 +55,7 @@ def bias_of_product(x: Var, d: Var, root: Binding) -> Any:
 
 
 def finite_sum(row: Array, other: Array | None) -> Array | None:
-    """The sum, None where it is too large for the dtype."""
+    """The sum; None if it is too large for the dtype."""
     if other is None:
         return row
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Operators at an older opset, where they can be written there as they are."""
+"""Rewrites operators in the form of an older opset, if one of the same meaning exists."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from onnxgrad.laws.raise_opset import CAPS_A_MASK, Refused, caps_a_mask, refuse_
 
 
 def lower(b: Binding, old: int, new: int) -> None:
-    """Write `b`, which is right at opset `new`, as the operator is at `old`; its block has that
-    opset already. Raises Refused.
+    """Convert `b`, which has the form of opset `new`, to the form of opset `old`. Its block has the
+    old opset already. Raises Refused if there is no such form.
     """
     schema = attributes.schema(b.op, old, "")
     if schema is None:
@@ -42,14 +42,14 @@ def lower(b: Binding, old: int, new: int) -> None:
         raise Refused(f"'{later[0].name}' is a result that it does not have before opset {new}")
 
 
-# since then an axis may be counted from the end
+# since this opset an axis may be counted from the end
 _NEGATIVE_AXES = 11
-# axes of the result; other operators count those of the first operand
+# operators that count the axes of the result; others count those of the first operand
 _AXES_OF_RESULTS = frozenset({"Unsqueeze", "OneHot"})
 
 
 def _axes_from_the_front(b: Binding) -> None:
-    """Axes that are counted from the end, counted from the front. Raises Refused."""
+    """Replace negative axes by nonnegative ones. Raises Refused."""
     of = b.out if b.op in _AXES_OF_RESULTS else b.operand(0)
     for name, value in list(b.attrs.items()):
         axes = value if isinstance(value, tuple) else (value,)
@@ -61,7 +61,7 @@ def _axes_from_the_front(b: Binding) -> None:
         b.set_attribute(name, found if isinstance(value, tuple) else found[0])
 
 
-# operators that have the same form before this version, or one that fits, and mean something else
+# operators whose form is valid before this version as well, but has another meaning there
 _ANOTHER_MEANING: dict[int, frozenset[str]] = {
     10: frozenset({"Dropout"}),
     11: frozenset({"Resize"}),
@@ -72,7 +72,7 @@ _ANOTHER_MEANING: dict[int, frozenset[str]] = {
 
 
 def _along_the_last_axis(b: Binding, schema: OpSchema) -> None:
-    """Over all axes from one on means along one axis if that is the last."""
+    """Along the last axis both versions agree; the old one works on all axes from `axis` on."""
     x, axis = b.operand(0), int(b.attrs.get("axis", -1))
     if x is None or not x.rank or axis % x.rank != x.rank - 1:
         raise Refused("it is not known to be along the last axis")
@@ -80,13 +80,13 @@ def _along_the_last_axis(b: Binding, schema: OpSchema) -> None:
 
 
 def _in_inference(b: Binding, schema: OpSchema) -> None:
-    """The number of results says whether it trains."""
+    """The old version has no `training_mode`: several results mean training."""
     refuse_if(b.attrs.get("training_mode") or len(b.outputs) > 1, "it trains")
     b.drop_attribute("training_mode")
 
 
 def _without_zeros(b: Binding, schema: OpSchema) -> None:
-    """A zero is a size that is copied, as it is without allowzero."""
+    """Without `allowzero`, which the old version lacks, a zero copies the size."""
     shape = b.operand(1)
     known = _known(shape) if b.attrs.get("allowzero") else None
     refuse_if(
@@ -97,16 +97,16 @@ def _without_zeros(b: Binding, schema: OpSchema) -> None:
 
 
 def _of_integers(b: Binding, schema: OpSchema) -> None:
-    """On floats, Mod had to be fmod."""
+    """In the old version, Mod of floats requires `fmod`."""
     x = b.operand(0)
     refuse_if(
         not b.attrs.get("fmod") and (x is None or numpy_dtype(x.dtype).kind not in "iu"),
-        "it is not known to be of integers, and of floats it had to be fmod",
+        "its operands are not known to be integers, and floats require fmod at that opset",
     )
 
 
 def _within_its_bits(b: Binding, schema: OpSchema) -> None:
-    """By a negative number of bits, or by more than there are, was left open."""
+    """The old version does not define shifts by a negative or too large number of bits."""
     by = _known(b.operand(1))
     refuse_if(
         by is None or not np.isin(by, np.arange(8 * by.itemsize)).all(),
@@ -115,7 +115,7 @@ def _within_its_bits(b: Binding, schema: OpSchema) -> None:
 
 
 def _without_caps(b: Binding, schema: OpSchema) -> None:
-    """A softcap, which came after the mask before, is the same without a mask."""
+    """The old version applies the softcap after the mask. Without a mask both are the same."""
     _operands_as_attributes(b, schema)
     refuse_if(caps_a_mask(b), CAPS_A_MASK)
 
@@ -147,7 +147,7 @@ def _pads_of_all_axes(b: Binding, schema: OpSchema) -> None:
         )
         rank = x.rank if x is not None and x.rank is not None else 0
         own = [] if listed is None else [int(a) % rank for a in listed.reshape(-1)]
-        # behind the pads is a zero
+        # index of the zero that is appended to the pads
         places = np.full(2 * rank, 2 * len(own), np.int64)
         for i, axis in enumerate(own):
             places[[axis, axis + rank]] = i, i + len(own)
@@ -161,7 +161,7 @@ def _pads_of_all_axes(b: Binding, schema: OpSchema) -> None:
     _without_defaults(b, schema, 18)
 
 
-# the end of an axis, however long
+# an end beyond every axis
 _LAST = 2**63 - 1
 
 
@@ -180,7 +180,7 @@ _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
 
 
 def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:
-    """Makes constant operands attributes where they were at that version. Raises Refused."""
+    """Turn constant operands into attributes if they are attributes there. Raises Refused."""
     kept = []
     for i, v in enumerate(b.inputs):
         name = signature.moved_to_attribute(b.op, "", schema.since_version, i)
@@ -202,7 +202,7 @@ def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:
 
 
 def _known(v: Var | None) -> Array | None:
-    """Its value if that is fixed: a constant, or computed from constants and known sizes."""
+    """The value if it is fixed: a constant, or computed from constants and known sizes."""
     array = None if v is None else fixed_value(v)
     if v is None or array is not None or v.rank is None:
         return array
@@ -228,7 +228,9 @@ def _as_attribute(b: Binding, schema: OpSchema, name: str, v: Var) -> None:
 
 
 def _without_defaults(b: Binding, schema: OpSchema, new: int) -> None:
-    """Attributes that came later may go where they say what goes without saying."""
+    """Remove attributes that the old version lacks if they have their default value. Raises Refused
+    for any other value.
+    """
     defaults = attributes.schema_defaults(b.op, new, "")
     for name, value in list(b.attrs.items()):
         if name in schema.attributes:
@@ -248,7 +250,7 @@ def _without_defaults(b: Binding, schema: OpSchema, new: int) -> None:
 
 
 def _even_parts(b: Binding) -> None:
-    """Raises Refused unless the parts are known to be equal: before, they had to be."""
+    """Raises Refused unless the parts are known to be of one size, as the old version requires."""
     sizes = {
         None if v is None or v.shape is None else v.shape[int(b.attr("axis"))] for v in b.outputs
     }

@@ -1,10 +1,10 @@
-"""Two operators in a row as one: Relu and Clip, Min and Max, Ceil of Ceil, Gather of Gather, Slice
-of Slice, Concat of Concat, Pad in front of Conv and AveragePool; and Where that always chooses the
-same side.
+"""Merges two operators in a row: Relu and Clip, Min and Max, Ceil of Ceil, Gather of Gather, Slice
+of Slice, Concat of Concat, Pad before Conv and AveragePool. Also removes a Where that always
+chooses the same side.
 
-Relu and Clip both hand NaN on and treat a zero in the same way: one of them is bit for bit the
-two. Pad does not move into MaxPool, which takes the lowest finite value (onnxruntime) or -inf
-(ONNX) beyond the edge: a window of nothing but -inf shows the difference.
+Relu and Clip both propagate NaN and treat zeros alike, so one of them equals the two bit for bit.
+Pad does not move into MaxPool, which reads the lowest finite value (onnxruntime) or -inf (ONNX)
+beyond the edge: a window that contains only -inf shows the difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ x, a, b, c, d, y, i, j, p, q, w, v, axes = capture("x a b c d y i j p q w v axes
 
 # numpy and onnxruntime agree on these
 _DTYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
-# those whose Clip, Min and Max onnxruntime has kernels of
+# the integer dtypes for which onnxruntime has kernels of Clip, Min and Max
 _INTEGERS = frozenset({
     TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto.UINT32, TensorProto.INT64,
     TensorProto.UINT64,
@@ -107,7 +107,7 @@ def min_of_max(x: Var, a: Var, b: Var, root: Binding) -> Any:
     return op.Clip(x, low.reshape(()), high.reshape(()))
 
 
-# the lower and the upper bound; None: none is written
+# the lower and the upper bound; None if there is none
 _Bounds = tuple[Any, Any]
 
 
@@ -142,18 +142,18 @@ def _clipped(x: Var, clip: Binding, inner: _Bounds, outer: _Bounds) -> Any:
 
 
 def _in_order(bounds: Any, dtype: int) -> bool:
-    """The bounds are numbers, the lower one below the upper one; one that is not written is the
-    dtype's extreme.
+    """Whether the bounds are numbers, and the lower one is below the upper one. An absent bound is
+    the extreme of the dtype.
     """
     extreme: Any = np.finfo(numpy_dtype(dtype))
     low, high = (
         e if v is None else v for v, e in zip(bounds, (float(extreme.min), float(extreme.max)))
     )
-    return bool(low < high)  # false for NaN, too
+    return bool(low < high)  # false for NaN as well
 
 
 def _signs(bounds: list[Any]) -> int:
-    """How many different zeros there are among the bounds."""
+    """The number of different zeros (0.0 and -0.0) among the bounds."""
     return len({bool(np.signbit(v)) for v in bounds if v == 0})
 
 
@@ -258,7 +258,7 @@ def cast_of_filled(x: Var, made: Binding, root: Binding) -> Any:
     holds
     """
     if x.rank not in (1, None):
-        return None  # no legal sizes
+        return None  # invalid sizes
     value, kind = filling(made), numpy_dtype(root.attr("to"))
     decline_if(
         value.size != 1 or value.dtype.kind not in "biuf" or kind.kind not in "biuf",
@@ -268,7 +268,7 @@ def cast_of_filled(x: Var, made: Binding, root: Binding) -> Any:
         cast = value.astype(kind)
         decline_if(
             not np.isfinite(value).all() or not np.array_equal(cast.astype(value.dtype), value),
-            "the number is rounded, which libraries do in different ways",
+            "the number is rounded, and libraries round differently",
         )
     return op.ConstantOfShape(x, value=numpy_helper.from_array(cast))
 
@@ -305,8 +305,8 @@ def pad_into_average(x: Var, pad: Binding, root: Binding) -> Any:
 
 
 def _pads_of_both(pad: Binding, root: Binding) -> list[int]:
-    """The pads of both. Raises Decline unless `pad` writes zeros (no -0.0) beside spatial axes
-    only.
+    """The sum of the pads of both. Raises Decline unless `pad` adds zeros (not -0.0) on spatial
+    axes only.
     """
     rank = pad.out.rank
     pads = None if rank is None else _pads(pad, rank)
@@ -324,7 +324,7 @@ def _pads_of_both(pad: Binding, root: Binding) -> list[int]:
 
 
 def _pads(pad: Binding, rank: int) -> list[int] | None:
-    """Begins of all axes, then ends."""
+    """The pads at the begins of all axes, then at their ends; None if they are unknown."""
     if pad.version < 11:
         given = pad.attr("pads") or pad.attr("paddings")
         return None if given is None or len(given) != 2 * rank else list(given)
@@ -345,7 +345,7 @@ def _pads(pad: Binding, rank: int) -> list[int] | None:
 
 
 def _filler(pad: Binding) -> np.float64 | None:
-    """The value that it pads with; None when that is not known."""
+    """The value that a Pad fills with; None if it is unknown."""
     if pad.version < 11:
         return np.float64(pad.attr("value", 0.0))
     given = pad.operand(2)

@@ -1,4 +1,4 @@
-"""If that always takes the same branch."""
+"""Replaces an If that always takes the same branch by that branch."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def if_of_constant(c: Var, root: Binding) -> Any:
 
 
 def take_branch(root: Binding, branch: BindingBlock) -> Any:
-    """Copies the branch that an If takes into its block. Returns the values that replace the If's
-    results; None or a decline if that is not possible.
+    """Copy the branch that an If takes into the If's block. Returns the values that replace the
+    If's results, or None or a Decline if that is not possible.
     """
     results = list(zip(root.outputs, branch.outputs))
     if not any(out is not None and out.use_count for out, _ in results):
@@ -42,7 +42,7 @@ def take_branch(root: Binding, branch: BindingBlock) -> Any:
     ):
         return decline("the branch's result has another type than the If says")
     inner = [block for b in branch.walk() for block in b.blocks.values()]
-    # a parameter with a default, which no copy keeps
+    # a copy would lose the default value of a parameter
     defaults = any(v.initializer is not None for block in inner for v in block.inputs)
     if len(results) != len(root.outputs) or branch.inputs or defaults:
         return decline("the branch cannot be copied")
@@ -50,15 +50,15 @@ def take_branch(root: Binding, branch: BindingBlock) -> Any:
     if not _constants(branch, root.block, mapping):
         return decline("a constant of the branch cannot be read")
     clone_sparse(branch, root.block, mapping)
-    branch.schedule()  # a rewrite may have left a reader before what it reads
+    branch.schedule()  # a rewrite may have left a binding before one of its operands
     clone_bindings(branch.bindings, root.block, mapping)
     found = {out: mapping.get(new, new) for out, new in results if out is not None}
     return {out: new for out, new in found.items() if new is not None}
 
 
 def _constants(branch: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> bool:
-    """Give `into` the branch's initializers; in a function, and below IR 4, as Constants. False
-    when one is damaged.
+    """Copy the branch's initializers to `into`, as Constants in a function and below IR 4. Returns
+    false if one cannot be read.
     """
     as_nodes = into.is_function or into.program.ir_version < 4
     if as_nodes and any(v.const is None for v in branch.initializers.values()):

@@ -1,5 +1,5 @@
-"""Operators that an opset lacks, or knows with another meaning, as the operators they stand for:
-the function body of their schema at the opset that they were written for, or an equation here.
+"""Replaces operators that an opset lacks, or defines differently, by the operators that they stand
+for: the function body of their schema at the original opset, or an equation in this file.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import folded
 from onnxgrad.laws.raise_opset import Refused, refuse_if
 
-# the results that an operator stands for; None if the schema's body is to be taken
+# returns the results that replace an operator's; None to use the body of its schema
 _Equation = Callable[[Binding], Sequence[Var] | None]
 MADE_BY = "convert-opset"
 _PROVENANCE_SINCE = 10
 
 
 def open_operator(b: Binding, version: int) -> list[Binding] | None:
-    """Replace an operator of opset `version` by the operators that it stands for, of that opset;
-    returns them, None if no body is known.
+    """Replace an operator of opset `version` by the operators that it stands for, of the same
+    opset. Returns these, or None if no body is known.
 
-    The block has another opset already, and has it again afterwards. Raises Refused for a body that
-    cannot stand here.
+    The block has another opset already, and has it again afterwards. Raises Refused if the body
+    cannot replace the operator.
     """
     opsets: Any = b.block.root.opsets
     now = opsets[""]
@@ -59,13 +59,13 @@ def open_operator(b: Binding, version: int) -> list[Binding] | None:
 def _from_schema(b: Binding) -> list[Binding]:
     reason: str | None
     if any(v is not None and v.type is None for v in b.inputs):
-        retype(b.block.root)  # behind a loop of a body that was opened before
+        retype(b.block.root)  # a loop in a body that was opened before may have left types unknown
     try:
         body = body_of(b)
         reason = conflict(b, body) or wrong_rank(b, body)
     except InputError as e:
         reason = str(e)
-    refuse_if(reason, f"its body cannot stand for it: {reason}")
+    refuse_if(reason, f"its body cannot replace it: {reason}")
     try:
         with emitting(b.block, share=True):
             copies, _ = open_in_place(b, body, prefix=f"{b.op.lower()}_", fold=folded)
@@ -82,7 +82,7 @@ def _from_schema(b: Binding) -> list[Binding]:
 
 
 def _is_vain(b: Binding) -> bool:
-    """Remove a Cast to the dtype that its operand has; whether it was one."""
+    """Remove `b` if it is a Cast to the dtype of its operand. Returns whether it was removed."""
     x = b.operand(0)
     if not b.is_op("Cast") or x is None or not x.dtype or x.dtype != b.attr("to") or b.out.returned:
         return False
@@ -109,7 +109,7 @@ def _from_equation(b: Binding, equation: _Equation) -> list[Binding] | None:
             old.swap_names(new)
     block.remove(b)
     kept: list[Binding] = []
-    for emitted in at.emitted:  # what depends on known sizes alone becomes a constant
+    for emitted in at.emitted:  # values that depend on known sizes only become constants
         with emitting(block, share=True):
             value = folded(emitted)
         if value is None:
@@ -170,7 +170,7 @@ _SCALES_OF_CHANNELS = 21
 
 
 def _of_axis_1(x: Var, scale: Var, bias: Var, rank: int) -> Var:
-    """x s + t, where s and t have a number for each element of axis 1."""
+    """x s + t, where s and t have one number for each element of axis 1."""
     axes = list(range(1, rank - 1))
     if axes:
         scale, bias = op.Unsqueeze(scale, axes), op.Unsqueeze(bias, axes)
@@ -180,7 +180,7 @@ def _of_axis_1(x: Var, scale: Var, bias: Var, rank: int) -> Var:
 def rms_normalization(b: Binding) -> tuple[Var] | None:
     """RMSNormalization(x, s) = x / sqrt(mean(x x) + epsilon) s
 
-    As the schema's body, but float64 stays float64, as in onnxruntime's kernel.
+    Like the schema's body, but float64 stays float64, as in onnxruntime's kernel.
     """
     x, scale = b.operand(0), b.operand(1)
     if x is None or scale is None or not x.rank or not x.dtype or scale.dtype != x.dtype:
@@ -191,7 +191,7 @@ def rms_normalization(b: Binding) -> tuple[Var] | None:
 
 
 def _stash(b: Binding) -> int:
-    """The dtype that narrower floats are normalised in."""
+    """The dtype in which narrower floats are normalised."""
     return int(b.attr("stash_type", TensorProto.FLOAT))
 
 
@@ -215,7 +215,7 @@ def trilu(b: Binding) -> tuple[Var]:
     """Trilu(x, k) = Where(row + k > column, 0, x); lower: Where(column > row + k, 0, x)"""
     x, k = b.operand(0), b.operand(1)
     if x is None or x.rank is None or x.dtype in (0, TensorProto.STRING):
-        raise Refused("the rank or the dtype of its operand is not known, or it is of text")
+        raise Refused("the rank or the dtype of its operand is not known, or it is a string tensor")
     columns, rows = _positions(x, -1), op.Unsqueeze(_positions(x, -2), [1])
     start = rows if k is None else rows + k
     dropped = op.Greater(start, columns) if b.attr("upper", 1) else op.Greater(columns, start)
@@ -232,7 +232,7 @@ def is_inf(b: Binding) -> tuple[Var]:
     """IsInf(x) = IsInf(Cast(x)) for a float that is narrower than float32"""
     x = b.operand(0)
     if x is None or x.dtype not in _NARROW:
-        raise Refused("its dtype is not known, or no float that float32 holds")
+        raise Refused("its dtype is not known, or not a float that float32 can represent")
     return (op.IsInf(op.Cast(x, to=TensorProto.FLOAT), **b.attrs),)
 
 

@@ -1,7 +1,7 @@
-"""Operators that compute the same on transposed values: f(x) transposed = f'(x transposed).
+"""Operators that can compute on transposed values: f(x) transposed = f'(x transposed).
 
-`perm` is the order of axes that the values get: axis j of a transposed value is axis perm[j] of the
-value as it was. f' is f with its axes, pads and constants moved along.
+`perm` is the new order of axes: axis j of a transposed value is axis perm[j] of the original value.
+f' is f with its axes, pads and constants in the new order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.laws.fold_scale_axis.scale import again
 
 Perm = tuple[int, ...]
-# constants that are transposed at once
+# the largest constant, in bytes, that is transposed at once although others read it
 _LARGEST = 1 << 20
 
 _UNARY = (
@@ -36,8 +36,8 @@ _NARY = (
 
 @dataclass(frozen=True)
 class Moved:
-    """How one binding computes in the other order: which operands it wants in it, what to emit, and
-    whether its results come in it, too.
+    """How a binding computes in the other order: which operands must be in that order, what to
+    emit, and whether the results are in that order as well.
     """
 
     data: tuple[int, ...]
@@ -45,13 +45,15 @@ class Moved:
     changed: Callable[[list[Var | None]], Any]
 
     def emit(self, b: Binding, operands: Sequence[Var | None]) -> tuple[Var, ...]:
-        """The results, given its operands with those in `data` transposed."""
+        """Emit the binding on `operands`, of which those in `data` are transposed. Returns the
+        results.
+        """
         inputs, attrs = self.changed(list(operands))
         return again(b, inputs, attrs, outputs=len(b.outputs))
 
 
 def permeable(b: Binding, perm: Perm) -> Moved | None:
-    """How `b` computes on values of rank len(perm) in that order; None where it does not."""
+    """How `b` computes on values of rank len(perm) in that order; None if it cannot."""
     rule = _RULES.get(b.op)
     if b.domain or rule is None or b.has_refs or b.version < 7 or None in b.outputs:
         return None
@@ -64,8 +66,8 @@ def permeable(b: Binding, perm: Perm) -> Moved | None:
 
 
 def transposed_constant(v: Var, perm: Perm) -> Var | None:
-    """A constant that broadcasts with values of the rank, in the other order; None for a large one
-    with another reader, and what is not a constant.
+    """A constant that broadcasts with values of this rank, in the other order. None if `v` is not
+    constant, or is large and has other readers.
     """
     array = v.const if v.is_constant else None
     if array is None or array.ndim > len(perm) or (v.use_count > 1 and array.nbytes > _LARGEST):
@@ -75,7 +77,7 @@ def transposed_constant(v: Var, perm: Perm) -> Var | None:
 
 
 def is_free(v: Var, perm: Perm) -> bool:
-    """Whether a constant can be had in the other order."""
+    """Whether `v` is a constant that can be transposed at once."""
     small = v.use_count == 1 or (element_count(v.shape) or 0) * 8 <= _LARGEST
     return v.is_constant and v.rank is not None and v.rank <= len(perm) and small
 
@@ -85,7 +87,7 @@ def _as_it_is(operands: list[Var | None]) -> Any:
 
 
 def _quantized(b: Binding, perm: Perm) -> Moved | None:
-    """One scale for all."""
+    """QuantizeLinear and DequantizeLinear with one scale for all elements."""
     scale = b.operand(1)
     return Moved((0,), True, _as_it_is) if scale is not None and scale.shape in ((), (1,)) else None
 
@@ -117,7 +119,7 @@ def _along_axis(since: int) -> Callable[[Binding, Perm], Moved | None]:
 
 
 def _softmax(b: Binding, perm: Perm) -> Moved | None:
-    """Along the last axis it stays: along another one runtimes transpose inside of it."""
+    """Softmax must stay along the last axis: along another axis, runtimes transpose internally."""
     last = len(perm) - 1
     if b.attr("axis") in (-1, last) and perm[-1] != last:
         return None
@@ -125,8 +127,8 @@ def _softmax(b: Binding, perm: Perm) -> Moved | None:
 
 
 def _axes(b: Binding, at: int, since: int, rank: int) -> tuple[list[int] | None, bool]:
-    """The axes, not negative, and whether they stand in operand `at`; None if they are unknown
-    or left out.
+    """The axes as nonnegative numbers, or None if they are unknown or absent; and whether they are
+    the operand `at`.
     """
     held = b.version >= since
     given = b.operand(at)
@@ -147,8 +149,8 @@ def _with_axes(
 
 
 def _dropping(b: Binding, since: int, perm: Perm, keeps: bool) -> Moved | None:
-    """Reduce and Squeeze: the axes move; what drops them drops the same ones if the others keep
-    their order.
+    """Reductions and Squeeze, with their axes moved. If the axes are dropped, the other axes must
+    keep their order.
     """
     axes, held = _axes(b, 1, since, len(perm))
     if axes is None:

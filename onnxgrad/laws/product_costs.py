@@ -1,9 +1,9 @@
-"""The cost of products in multiplications, as far as shapes are known: for laws that choose between
-equal forms.
+"""The cost of products in multiplications, as far as shapes are known. Laws that choose between
+equal forms compare these costs.
 
 A cost is `once + each * rows`, where the rows are those of the left operand over all batch axes.
-If their number is unknown, a form is cheaper only if it is so for every number of them. A product
-of constants costs nothing: it is computed before the model runs.
+If the number of rows is unknown, a form is cheaper only if it is cheaper for every number. A
+product of constants costs nothing, because it is computed before the model runs.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from onnxgrad.laws.combine_parallel.merging import rows
 from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Measure
 
-# What one addition of two matrices in memory costs, in multiplications of a product. Measured with
+# The cost of one addition of two matrices in memory, in multiplications of a product. Measured with
 # onnxruntime 1.31, one thread: 512x512 to 2048x2048 take 0.3 to 0.9 ns an element, and a product of
 # 128 rows 0.012 to 0.018 ns a multiplication (scripts/bench_neighbours.py).
 MOVED = 16
 # The same for an element that Gather takes out of a row: 4 to 7 ns, where a whole row takes 0.15 to
 # 0.3 ns an element.
 PICKED = 300
-# tenths of the cost of a form at which another takes its place
+# a form replaces another if it costs at most so many tenths of it
 CLEARLY = 9
-# how deep `fixed` looks
+# the most bindings in a row that `fixed` follows
 _DEPTH = 6
 
 
@@ -39,23 +39,23 @@ class Cost:
     each: int
 
     def below(self, other: Cost, count: int | None, tenths: int = CLEARLY) -> bool:
-        """At most so many tenths of `other`, and less, for this number of rows; for any number from
-        one on, when None.
+        """Whether this cost is less than `other` and at most so many tenths of it, for `count` rows
+        or, if that is None, for every number of rows from one on.
         """
-        # both are lines: less at one row, and rising no faster
+        # both are linear: less at one row, and rising no faster
         at = [(self.at(n), other.at(n)) for n in ((1,) if count is None else (count,))]
         at += [(self.each, other.each)] if count is None else []
         return at[0][0] < at[0][1] and all(10 * new <= tenths * old for new, old in at)
 
     def at(self, count: int) -> int:
-        """For so many rows."""
+        """The cost for so many rows."""
         return self.once + self.each * count
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Three operands x (rows, k), a (k, r), b (r, n): what the two orders cost, and the number of
-    rows.
+    """The costs of the two orders of a product of three operands x (rows, k), a (k, r), b (r, n),
+    and the number of rows.
     """
 
     left: Cost
@@ -64,10 +64,10 @@ class Chain:
 
 
 def chain(x: Shape | None, a: Shape | None, b: Shape | None, *, free: bool, rows: int) -> Chain:
-    """(x @ a) @ b and x @ (a @ b), where `free` says that a @ b depends on constants only and
-    `rows`, unless 0, stands for an unknown number of them.
+    """The costs of (x @ a) @ b and x @ (a @ b). `free`: a @ b depends on constants only. `rows`,
+    unless 0, replaces an unknown number of rows.
 
-    Raises Decline where shapes do not tell.
+    Raises Decline if a shape that matters is unknown.
     """
     if x is None or a is None or b is None:
         raise decline("an operand's rank is unknown")
@@ -99,7 +99,7 @@ def _batches(*shapes: Shape) -> int:
 
 
 def fixed(v: Var, depth: int = _DEPTH) -> bool:
-    """Whether it depends on constants only, through products, sums and transposes."""
+    """Whether `v` depends on constants only, through products, sums and transposes."""
     if v.is_constant:
         return True
     made = v.definition
@@ -112,14 +112,14 @@ _FOLDED = frozenset({"MatMul", "Gemm", "Add", "Mul", "Transpose", "Gather"})
 
 
 def rows_of(x: Var, given: int) -> int | None:
-    """The rows of x over all batch axes; `given`, unless 0, where they are unknown."""
+    """The number of rows of x over all batch axes. If it is unknown: `given`, or None for 0."""
     known = rows(x)
     return known if known is not None else given or None
 
 
 def cost_of_products(given: int) -> Measure:
-    """The multiplications of all products and sums of a block, with `given` rows (or one) where
-    their number is unknown.
+    """A measure: the multiplications of all products and sums of a block, with `given` rows (one
+    for 0) if their number is unknown.
     """
     return Measure(
         "multiplications of products",
@@ -134,7 +134,7 @@ def _multiplications(b: Binding, given: int) -> int:
     if not out or x is None or not x.shape:
         return 0
     sizes = [d if isinstance(d, int) else None for d in out]
-    # axes of unknown size are rows, or batch axes that all operands have
+    # an axis of unknown size is a row axis, or a batch axis that all operands have
     count = prod(d for d in sizes if d is not None) * (1 if None not in sizes else given)
     if b.op == "Gather":
         return count * (PICKED if b.attr("axis") % len(x.shape) == len(x.shape) - 1 else MOVED)

@@ -39,7 +39,7 @@ Maker = Callable[[Binding, Attributes, str], Var | None]
 
 
 def _vector(b: Binding, was: Attributes, name: str) -> Var | None:
-    """int64, as axes, sizes and pads are."""
+    """The attribute as an int64 vector, the dtype of axes, sizes and pads; None if it is absent."""
     value = was.get(name)
     return None if value is None else constant(np.array(value, np.int64).reshape(-1))
 
@@ -49,8 +49,8 @@ def _floats(b: Binding, was: Attributes, name: str) -> Var:
 
 
 def _number(b: Binding, was: Attributes, name: str) -> Var | None:
-    """If it is written, a number in the dtype of the first operand, which may be known at run time
-    only.
+    """The attribute as a number in the dtype of the first operand, which may be known at run time
+    only; None if it is absent.
     """
     value, like = b.attrs.get(name), b.operand(0)
     if value is None or like is None:
@@ -59,7 +59,7 @@ def _number(b: Binding, was: Attributes, name: str) -> Var | None:
         with np.errstate(over="ignore"):
             return constant(np.array(value, np.float32).astype(numpy_dtype(like.dtype)))
     if like.block.opsets.get("", 0) < 15:
-        raise UnknownDtype(f"the dtype of '{like.name}' is not known, which a number is to have")
+        raise UnknownDtype(f"the dtype of '{like.name}' is not known, and a number must have it")
     return op.CastLike(constant(np.array(value, np.float32)), like)
 
 
@@ -77,7 +77,7 @@ def _as_operands(index: int, **makers: Maker) -> Adapter:
 
 
 _AXES = _as_operands(1, axes=_vector)
-# by operator and the first version that wants it written otherwise
+# by operator and the first version that requires the new form
 ADAPTERS: dict[tuple[str, int], Adapter] = {
     **{(name, 18): _AXES for name in REDUCTIONS if name != "ReduceSum"},
     **{(name, 13): _AXES for name in ("Squeeze", "Unsqueeze", "ReduceSum")},
@@ -110,7 +110,7 @@ def pads_as_operands(b: Binding, was: Attributes) -> None:
 
 @adapter(18, "Split")
 def number_of_parts(b: Binding, was: Attributes) -> None:
-    """Equal parts: their number is an attribute."""
+    """Split into equal parts: the new version needs their number as an attribute."""
     if b.operand(1) is None:
         b.set_attribute("num_outputs", len(b.outputs))
 
@@ -118,7 +118,7 @@ def number_of_parts(b: Binding, was: Attributes) -> None:
 # ---- other names, defaults and meanings ----------------------------------------------------------
 
 
-# the Resizes that were Upsamples
+# the Resize bindings that were Upsample bindings
 _UPSAMPLES: WeakSet[Binding] = WeakSet()
 
 
@@ -131,14 +131,15 @@ def upsample_is_resize(b: Binding, was: Attributes) -> None:
 
 @adapter(11, "Resize")
 def resize_from_the_corner(b: Binding, was: Attributes) -> None:
-    """Resize(x, scales) = Resize<asymmetric>(x, , scales); the nearest to a place between two is
-    the lower where it enlarges, the upper where it makes smaller
+    """Resize(x, scales) = Resize<asymmetric>(x, , scales)
+
+    The nearest of two elements is the lower one if it enlarges, the upper one if it shrinks.
     """
     scales, nearest = b.operand(1), was.get("mode") == "nearest"
     smaller, larger = _resized(b)
     refuse_if(
         nearest and smaller and larger,
-        "which element is nearest is another question where it enlarges",
+        "it may enlarge and shrink, which choose the nearest element differently",
     )
     b.block.set_operands(b, [b.operand(0), constant(np.zeros(0, np.float32)), scales])
     b.set_attribute("coordinate_transformation_mode", "asymmetric")
@@ -147,7 +148,7 @@ def resize_from_the_corner(b: Binding, was: Attributes) -> None:
 
 
 def _resized(b: Binding) -> tuple[bool, bool]:
-    """Whether it may make an axis smaller, and whether larger: by its scales, or by its sizes."""
+    """Whether it may shrink an axis, and whether it may enlarge one, by its scales or sizes."""
     x, scales = b.inputs[:2]
     factors: Any = None if scales is None else fixed_value(scales)
     before, after = None if x is None else x.shape, b.out.shape
@@ -160,10 +161,10 @@ def _resized(b: Binding) -> tuple[bool, bool]:
 
 @adapter(13, "Resize")
 def resize_without_a_mode(b: Binding, was: Attributes) -> None:
-    """The same, but for a mode that went."""
+    """The versions differ only in a coordinate mode that was removed."""
     refuse_if(
         was.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn",
-        "its coordinate_transformation_mode tf_half_pixel_for_nn went",
+        "its coordinate_transformation_mode tf_half_pixel_for_nn was removed",
     )
 
 
@@ -190,7 +191,7 @@ def along_one_axis(b: Binding, was: Attributes) -> None:
 
 @adapter(9, "BatchNormalization")
 def one_statistic_a_channel(b: Binding, was: Attributes) -> None:
-    """spatial = 1 is all there is."""
+    """The new version computes what the old one does with spatial=1."""
     refuse_if(was.get("spatial", 1) != 1, "its statistics are one for each element (spatial=0)")
     if "spatial" in b.attrs:
         b.drop_attribute("spatial")
@@ -198,35 +199,35 @@ def one_statistic_a_channel(b: Binding, was: Attributes) -> None:
 
 @adapter(14, "BatchNormalization")
 def normalization_in_inference(b: Binding, was: Attributes) -> None:
-    """Before, the number of results decided whether it trains."""
+    """In the old version, several results mean training."""
     if any(v is not None for v in b.outputs[1:]):
         raise Refused(f"it has {len(b.outputs)} results, which means training before opset 14")
 
 
 @adapter(10, "Dropout")
 def dropout_without_its_mask(b: Binding, was: Attributes) -> None:
-    """The mask was of the data's dtype."""
+    """The mask had the dtype of the data; now it is boolean."""
     if (mask := b.result(1)) is not None and mask.use_count:
         raise Refused("the dtype of its mask changed")
 
 
 @adapter(16, "RoiAlign")
 def half_a_pixel(b: Binding, was: Attributes) -> None:
-    """The default moved by half a pixel."""
+    """The default coordinate mode changed to one that is offset by half a pixel."""
     if "coordinate_transformation_mode" not in b.attrs:
         b.set_attribute("coordinate_transformation_mode", "output_half_pixel")
 
 
 @adapter(20, "GridSample")
 def modes_of_grid_sample(b: Binding, was: Attributes) -> None:
-    """bilinear and bicubic are linear and cubic."""
+    """The modes bilinear and bicubic are now called linear and cubic."""
     mode = str(was["mode"])
     b.set_attribute("mode", {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
 
 
 @adapter(21, "GroupNormalization")
 def normalization_of_channels(b: Binding, was: Attributes) -> None:
-    """One scale and one bias for each channel: that of its group, repeated."""
+    """Repeat the scale and bias of each group for its channels."""
     x, groups = b.operand(0), int(was["num_groups"])
     channels = None if x is None or x.shape is None else x.shape[1]
     if not isinstance(channels, int):
@@ -241,8 +242,8 @@ CAPS_A_MASK = "the order of its softcap and its mask changed"
 
 
 def caps_a_mask(b: Binding) -> bool:
-    """Whether it has a softcap and a mask, which version 24 applies in another order, or returns
-    the scores in between.
+    """Whether it has a softcap and a mask, whose order version 24 changed, or returns the scores
+    between the two.
     """
     masked = b.operand(3) is not None or b.operand(6) is not None or bool(b.attr("is_causal"))
     return b.result(3) is not None or (bool(b.attr("softcap")) and masked)
@@ -250,13 +251,13 @@ def caps_a_mask(b: Binding) -> bool:
 
 @adapter(24, "Attention")
 def attention_without_caps(b: Binding, was: Attributes) -> None:
-    """The scores are capped after the mask is added, where it was before."""
+    """The new version applies the softcap and the mask in another order."""
     if b.has_refs:
-        _ = was.get("softcap"), was.get("is_causal")  # raises Refused where calls give them
+        _ = was.get("softcap"), was.get("is_causal")  # raises Refused if calls set them
     refuse_if(caps_a_mask(b), CAPS_A_MASK)
 
 
 @adapter(9, "Scan")
 def batch_of_a_scan(b: Binding, was: Attributes) -> None:
-    """There was a batch axis in front of all others."""
+    """The old version has a batch axis in front of all others."""
     raise Refused("it runs once for each member of a batch")

@@ -1,5 +1,5 @@
-"""Operators that change nothing: Identity and the like, arithmetic with a neutral element, an
-initial state of zeros. Exact for every value, NaN, infinities and -0.0 included.
+"""Removes operators that change nothing: Identity and the like, arithmetic with a neutral element,
+an initial state of zeros. Exact for every value, including NaN, infinities and -0.0.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FAR = (1 << 31) - 1
 
 
 def x_if_free(root: Binding, x: Var) -> Var | Decline:
-    """`x` for the root's result, unless the interface would need an Identity in its place
-    anyway.
+    """Return `x` as the replacement of the root's result. Declines if the interface would need an
+    Identity in its place.
     """
     if root.out.returned and (x.definition is None or x.returned or x.block is not root.block):
         return decline("the result is an output and its operand cannot take its name")
@@ -39,8 +39,8 @@ def x_if_free(root: Binding, x: Var) -> Var | Decline:
 
 
 def x_or_identity(root: Binding, x: Var) -> Var:
-    """`x` for the root's result, through an Identity where the interface needs one: for laws of
-    several bindings.
+    """Return `x` as the replacement of the root's result, through an Identity if the interface
+    needs one. For laws that replace several bindings.
     """
     free = x_if_free(root, x)
     return op.Identity(x) if isinstance(free, Decline) else free
@@ -79,8 +79,9 @@ def same_shape_result(x: Var, y: Var, root: Binding) -> Any:
 
 
 def _keeps_each(x: Var, target: Var, root: Binding) -> bool:
-    """At most one symbolic size and no size of 0: the element count then decides it. Or the target
-    names each size: a 0 copies it, and a -1 is the one that is left.
+    """Whether each size is equal, not just named alike. Either at most one size is symbolic and
+    none is 0, so that the number of elements determines it. Or the target specifies each size: 0
+    copies a size, and one -1 is the size that is left.
     """
     shape = x.shape or ()
     if 0 not in shape and sum(not isinstance(d, int) for d in shape) <= 1:
@@ -96,7 +97,7 @@ def _keeps_each(x: Var, target: Var, root: Binding) -> bool:
 @rewrite(P.any_of("Squeeze", "Unsqueeze", "Flatten")(x), shrinks=count())
 def same_rank_result(x: Var, root: Binding) -> Any:
     """Squeeze/Unsqueeze/Flatten(x) = x when the shape stays"""
-    # which axes a Squeeze without axes drops is only known when every size is
+    # the axes that a Squeeze without axes drops are known only if all sizes are
     stays = same_shape(x.shape, root.out.shape) and (root.op == "Flatten" or is_static(x.shape))
     return x_if_free(root, x) if stays else None
 
@@ -124,7 +125,7 @@ def slice_of_everything(
     if axes is None or steps is None:
         return None
     if not len(starts) == len(ends) == len(axes) == len(steps):
-        return None  # no legal Slice
+        return None  # an invalid Slice
     for last, k, by in zip(ends, axes, steps, strict=True):
         if not -len(x.shape) <= k < len(x.shape):
             return None
@@ -169,7 +170,7 @@ def cast_of_cast(x: Var, root: Binding) -> Any:
 
 
 _T = TensorProto
-# narrow -> wide -> narrow keeps every value, NaN payloads aside
+# pairs of dtypes: narrow -> wide -> narrow keeps every value, except NaN payloads
 _WIDENS = frozenset({
     (_T.FLOAT16, _T.FLOAT), (_T.BFLOAT16, _T.FLOAT), (_T.FLOAT, _T.DOUBLE), (_T.FLOAT16, _T.DOUBLE),
     (_T.INT32, _T.INT64), (_T.INT8, _T.INT32), (_T.UINT8, _T.INT32), (_T.INT8, _T.INT64),
@@ -196,8 +197,8 @@ number = c.where(lambda v: v.is_constant and v.shape is not None and set(v.shape
 
 
 def neutral(root: Binding, x: Var, c: Var, value: int, *, negative: bool = False) -> bool:
-    """Whether `c` is the number `value`, of this sign where it is a zero, and the result has x's
-    shape.
+    """Whether `c` is the number `value` and the result has the shape of `x`. `negative`: whether a
+    zero must be -0.0.
     """
     array = c.const
     if array is None or array.dtype.kind not in "iuf" or array.item() != value:
@@ -206,7 +207,7 @@ def neutral(root: Binding, x: Var, c: Var, value: int, *, negative: bool = False
         return False
     if c.rank and (x.rank is None or x.rank < c.rank):
         return False  # (1,) + () has an axis
-    # before opset 7 attributes say what is broadcast
+    # before opset 7 broadcasting depends on attributes
     return root.version >= 7 or same_shape(x.shape, root.out.shape)
 
 
@@ -279,15 +280,15 @@ NEUTRAL_ELEMENTS = [
 
 _LAYERS = ("RNN", "GRU", "LSTM")
 _INITIAL_H, _INITIAL_C = 5, 6
-# these turn zeros into zeros, whatever their other operands are
+# operators that turn zeros into zeros, whatever their other operands are
 _MOVES = frozenset(
     {"Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 
 
 def _is_refused(v: Var | None) -> bool:
-    """Whether a vector of one element is a constant, or may become one: onnxruntime opens an If of
-    known condition by itself.
+    """Whether `v` is a vector of one element that is constant or may become constant: onnxruntime
+    itself replaces an If of known condition by its branch.
     """
     if v is None or not v.rank or element_count(v.shape) != 1:
         return False
@@ -360,7 +361,7 @@ def _of_state(x: Var, r: Var, root: Binding) -> Shape | None:
 
 
 def _is_zeros(v: Var) -> bool:
-    """Positive zeros, as a constant or as ConstantOfShape makes them, moved or not."""
+    """Whether `v` consists of positive zeros: a constant or ConstantOfShape, moved or not."""
     made = v.definition
     while made is not None and not made.domain and made.op in _MOVES:
         source = made.inputs[0]

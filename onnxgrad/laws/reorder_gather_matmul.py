@@ -1,8 +1,8 @@
-"""Gather in front of a product or behind it, by cost (TVM's ReorderTakeAfterMatmul, and the way
-back).
+"""Moves a Gather before or after a product, by cost (TVM's ReorderTakeAfterMatmul, and its
+inverse).
 
-The same rows meet the same columns in both forms: nothing is added up in another order. W is a
-matrix (k, n); Gather takes `c` of `s` rows of x, or of W's columns.
+Both forms multiply the same rows by the same columns, so no sum changes its order. W is a matrix
+(k, n); Gather takes `c` of the `s` rows of x, or of the columns of W.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ x, w, c, i, p, axis = capture("x w c i p axis")
 
 
 def _matrix(w: Var) -> tuple[int, int]:
-    """(k, n). Raises Decline for anything but a matrix of known sizes."""
+    """The sizes (k, n) of w. Raises Decline unless it is a matrix of known sizes."""
     shape = w.shape
     if shape is None or len(shape) != 2:
         raise decline("the right operand is not a matrix")
@@ -35,7 +35,9 @@ def _matrix(w: Var) -> tuple[int, int]:
 
 
 def _row_axis(x: Var, axis: int, product: Var) -> int:
-    """The axis of rows that is gathered, from the front. Raises Decline where it is none of x's."""
+    """The axis of rows that is gathered, as a nonnegative number. Raises Decline if x has no such
+    axis.
+    """
     if x.rank is None or product.rank is None:
         raise decline("the left operand's rank is unknown")
     at = axis % product.rank
@@ -62,7 +64,7 @@ def _size(x: Var, axis: int, rows: int) -> int | None:
 
 
 def _check_late(x: Var, w: Var, i: Var, at: int) -> None:
-    """Raises Decline unless a table and a weight had better become one table."""
+    """Raises Decline unless it pays to multiply a whole table by a weight."""
     k, n = _matrix(w)
     if fixed(x) and fixed(w):
         decline_if(fixed(i), "the product is constant")
@@ -165,8 +167,9 @@ def gathers_of_columns(rows: int) -> list[Rule]:
     return [gather_of_product_columns, product_of_gathered_columns]
 
 
-# batches from which one product for all matrices was never slower than Gather and a product each;
-# CPU time with 4 matrices of (256, 256): 1.25 for one, 0.27 for 8, 0.19 for 32 (x of one row each)
+# from this batch size on, one product with all matrices was never slower than Gather and a product
+# each; CPU time with 4 matrices of (256, 256): 1.25 for one, 0.27 for 8, 0.19 for 32 (x of one row
+# each)
 _BATCHES = 4
 
 

@@ -1,4 +1,4 @@
-"""Expand, Reshape, Squeeze and Unsqueeze beside operators that broadcast, products and Concat."""
+"""Removes Expand, Reshape and Unsqueeze around broadcasting operators, products and Concat."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READS_OF_EXPAND = Measure(
 
 
 def _fills(out: Var, *operands: Var) -> bool:
-    """The operands broadcast to the shape of `out` among themselves."""
+    """Whether the operands broadcast to the shape of `out` without the Expand."""
     return same_shape(broadcast_shapes([v.shape for v in operands]), out.shape)
 
 

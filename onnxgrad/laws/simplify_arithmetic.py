@@ -1,4 +1,4 @@
-"""Laws of arithmetic: Neg, numbers, numbers that move into an exponent."""
+"""Simplifies arithmetic: Neg, constant numbers, numbers that move into an exponent."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def sub_of_neg(a: Var, b: Var, root: Binding) -> Any:
 
 
 def _broadcasts(root: Binding, a: Var, b: Var) -> bool:
-    """Operands of any shapes may stand there; before opset 7 an attribute says what is
-    broadcast.
+    """Whether operands of any shapes may be used. Before opset 7, broadcasting depends on an
+    attribute.
     """
     return root.version >= 7 or same_shape(a.shape, b.shape)
 
@@ -64,7 +64,7 @@ def neg_of_sub(a: Var, b: Var) -> Var:
 
 
 def number(v: Var) -> Any:
-    """The value of a constant of one element that broadcasting cannot widen by; None for
+    """The value of a constant of one element that never widens a result by broadcasting; None for
     anything else.
     """
     if v.shape not in ((), (1,)) or not v.is_constant:
@@ -74,8 +74,8 @@ def number(v: Var) -> Any:
 
 
 def _one_number(compute: Callable[[Any, Any], Any], c: Var, d: Var) -> Array | None:
-    """One number for two; None if one is not a number, and for a float too large or too small to do
-    what they do one by one.
+    """Combine two numbers into one. None if one is not a number, or if the result is too large or
+    too small for its dtype to have the same effect.
     """
     p, q = number(c), number(d)
     if p is None or q is None:
@@ -138,7 +138,7 @@ def add_two_constants(a: Var, c: Var, d: Var) -> Any:
         return None if total is None or not a.rank else a + total
     one, other = c.const, d.const
     if one is None or other is None or c.use_count > 1 or d.use_count > 1:
-        return None  # what is read elsewhere as well would stay, and the sum come in addition
+        return None  # a sum with other readers would stay, so there would be one sum more
     if broadcast_shapes([c.shape, d.shape]) not in (c.shape, d.shape):
         return None
     return _sum_of_vectors(a, one, other)
@@ -155,9 +155,9 @@ def _sum_of_vectors(a: Var, c: Array, d: Array) -> Var | None:
     return a + total
 
 
-# the same bits for every value, but for the sign of a NaN: a sign is never rounded
+# laws that keep the bits of every value except the sign of a NaN: a sign is never rounded
 SIGNS = (neg_of_neg, add_of_neg, sub_of_neg)
-# equal for numbers, and rounded in another order
+# laws that are equal for real numbers but round in another order
 NUMBERS = (
     neg_of_sub, times_reciprocal, mul_by_two_numbers, product_over_number, numbers_of_a_product,
     mul_of_neg_number, neg_times_number, neg_of_product_with_number,

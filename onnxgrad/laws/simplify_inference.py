@@ -1,4 +1,4 @@
-"""In inference BatchNormalization is a multiply and an add, and Dropout is nothing."""
+"""Simplifies inference: BatchNormalization becomes a multiply and an add, Dropout is removed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 def _training(root: Binding) -> str | None:
-    """Why a BatchNormalization uses the batch's own statistics, None when it does not."""
+    """Why a BatchNormalization uses the statistics of the batch; None if it does not."""
     if root.version >= 14:
         return "training_mode is 1" if root.attr("training_mode") else None
     if root.version >= 7:
-        # up to opset 13 the number of outputs is the switch, used or not; onnxruntime reads it so
+        # up to opset 13 more than one output means training, even if unused, as in onnxruntime
         outputs = sum(v is not None for v in root.outputs)
         return (
             f"it has {outputs} outputs, which means training before opset 14"
@@ -68,12 +68,12 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
         v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
         return op.Unsqueeze(v, axes) if axes else v
 
-    # half precision has 3 digits: one rounding of scale and shift is enough, and eps would lose
-    # half of its own
+    # half precision has 3 digits: scale and shift are rounded only once, and eps would lose half
+    # of its digits
     computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
 
     def wide(v: Var) -> Var:
-        """From opset 15 on gamma and beta may be narrower than the statistics."""
+        """Cast to the computing dtype: from opset 15 on gamma and beta may be narrower."""
         return v if v.dtype == computed else op.Cast(v, to=computed)
 
     scale = 1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))
@@ -81,13 +81,13 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     shift = -wide(mean) * scale
     y = x * aligned(scale)
     y = y + aligned(shift if _all(beta, 0) else shift + wide(beta))
-    # the running statistics do not run in inference
+    # in inference the running statistics do not change
     rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
     return {root.out: y, **rest}
 
 
 def _unusable(statistics: Sequence[Var], x: Var, root: Binding) -> str | None:
-    """Why the statistics do not stand for one number each channel, None when they may."""
+    """Why the statistics do not have one number for each channel; None if they may have."""
     if not all(v.dtype for v in statistics):
         return "a statistic's dtype is unknown"
     if root.attr("spatial", 1) and any(v.rank not in (None, 1) for v in statistics):
@@ -106,14 +106,14 @@ def _differ(statistic: Shape | None, shape: Shape | None) -> bool:
 
 
 def _all(v: Var, number: int) -> bool:
-    """Whether the file fixes every element as this number."""
+    """Whether every element is known to be this number."""
     array = fixed_value(v)
     return array is not None and bool((array == number).all())
 
 
 def _check_finite(statistics: Sequence[Var], epsilon: float, dtype: int) -> None:
-    """Raises Decline if the file fixes a scale or shift that is not finite: x * inf + (b - m * inf)
-    is not (x - m) * inf + b.
+    """Raises Decline if a scale or shift is known not to be finite: x * inf + (b - m * inf) is not
+    (x - m) * inf + b.
     """
     arrays = [None if (a := fixed_value(v)) is None else a.astype(np.float64) for v in statistics]
     g, b, m, v = arrays
@@ -129,9 +129,7 @@ def _check_finite(statistics: Sequence[Var], epsilon: float, dtype: int) -> None
 
 
 def _after_product(x: Var) -> bool:
-    """`x` is a product of a weight that the file fixes, or one plus a bias, that nothing else
-    reads.
-    """
+    """Whether `x` is a product with a fixed weight, plus a bias or not, that nothing else reads."""
     while x.definition is not None and x.sole_user() is not None:
         b = x.definition
         if b.domain == "" and b.op in _PRODUCTS:
@@ -150,17 +148,17 @@ def batch_norm_after_product(
     """BN(x) = x * scale + shift, where x is a product that can take them"""
     decline_if(
         not _after_product(x),
-        "its operand is not a product that could take the scale: one kernel stays faster than two",
+        "its operand is not a product that could take the scale: one kernel is faster than two",
     )
     decline_if(
         not all(fixed(v) for v in (gamma, beta, mean, var)),
-        "a statistic is not fixed by the file: one kernel stays faster than its arithmetic",
+        "a statistic is not constant: one kernel is faster than the arithmetic",
     )
     return batch_norm.build(x, gamma, beta, mean, var, root)
 
 
 def _dropout(x: Var, root: Binding) -> Any:
-    """`x` for the result and all-true for the mask."""
+    """Return `x` as the result, and a mask of true elements if the mask is read."""
     mask = root.result(1)
     if mask is None or not mask.use_count:
         return x
@@ -170,7 +168,7 @@ def _dropout(x: Var, root: Binding) -> Any:
 
 
 def _may_drop(root: Binding, ratio: Var | None, mode: Var | None) -> str | None:
-    """Why it may drop, None when it cannot."""
+    """Why the Dropout may drop elements; None if it cannot."""
     if root.version < 7 and not root.attr("is_test"):
         return "is_test is 0: it drops"
     if ratio is not None and ratio.const is not None and not ratio.const.any():

@@ -1,4 +1,4 @@
-"""Transposes that cancel, or that move through elementwise operators, Concat, MatMul and Gemm."""
+"""Cancels transposes and moves them through elementwise operators, Concat, MatMul and Gemm."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ x, a, b, p, q, axis, c, d = capture("x a b p q axis c d")
 
 
 def _above_products(block: BindingBlock) -> int:
-    """Each transpose weighs 3 to the power of the products below it: T(b) @ T(a) weighs less
-    than T(a @ b).
+    """The weight of all transposes. Each weighs 3 to the power of the products on the longest path
+    to it, so that T(b) @ T(a) weighs less than T(a @ b).
     """
     below: dict[Binding, int] = {}
     block.schedule()
@@ -56,7 +56,7 @@ def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
     return op.Transpose(x, perm=perm)
 
 
-# element by element, with the same bits wherever the element stands in memory
+# operators that compute each element by itself, with the same bits wherever it lies in memory
 _ELEMENTWISE = (
     "Abs",
     "Cast",
@@ -116,8 +116,8 @@ def _through_two(between: Binding, moved: list[Var | None]) -> Var | None:
 
 
 def _untransposed(v: Var | None, q: Any) -> Var | None:
-    """Transpose(v, q) for a transposed value that this undoes, and for a number; None for
-    anything else.
+    """Transpose(v, q) if `v` is a transposed value that this undoes, or a number; None for anything
+    else.
     """
     made = None if v is None else v.definition
     if made is not None and made.is_op("Transpose"):
@@ -126,7 +126,7 @@ def _untransposed(v: Var | None, q: Any) -> Var | None:
 
 
 def _transposed_at_once(v: Var | None, q: Any) -> Var | None:
-    """A constant that is read here only, in the order `q`; None for anything else."""
+    """Transpose(v, q) of a constant that nothing else reads; None for anything else."""
     return None if v is None or q is None or v.use_count > 1 else transposed_constant(v, q)
 
 
@@ -161,8 +161,8 @@ def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
         return decline(
             "the permutations differ" if perms else "the transposed values' rank is unknown"
         )
-    # in a nested block (a loop's body, say) the Concat may run often, and the transposes outside of
-    # it once
+    # in a nested block (such as a loop's body) the Concat may run often, but the transposes outside
+    # of it run once
     decline_if(
         sum(
             b is not None and v.sole_user() is root and v.block is root.block
@@ -179,7 +179,7 @@ def concat_of_transposes(x: list[Var], axis: int, root: Binding) -> Any:
 
 
 def is_matrix_transpose(perm: Sequence[int] | None) -> bool:
-    """The permutation swaps the last two axes and keeps the leading ones."""
+    """Whether a permutation swaps the last two axes and keeps the leading ones."""
     return (
         perm is not None
         and len(perm) >= 2
@@ -188,7 +188,7 @@ def is_matrix_transpose(perm: Sequence[int] | None) -> bool:
 
 
 def transposed(v: Var) -> Var:
-    """The matrix transpose of `v`; of a matrix transpose, its operand."""
+    """The matrix transpose of `v`. If `v` is a matrix transpose, its operand."""
     b = v.definition
     if (
         b is not None

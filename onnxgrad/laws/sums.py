@@ -1,4 +1,4 @@
-"""Laws of sums: nested ones, a factor that all terms have, terms that lie apart or were
+"""Simplifies sums: nested sums, a common factor of all terms, terms that do not overlap or were
 scattered.
 """
 
@@ -42,8 +42,8 @@ def common_factor(x: list[Var], root: Binding) -> Any:
 
 
 def _products(terms: list[Var], root: Binding) -> dict[Binding, None]:
-    """The Muls below `root` that nothing outside reads and that have its shape, in reach through
-    such Muls; in an order that only the graph decides.
+    """The Muls that compute the terms of `root`, directly or through other such Muls. They have the
+    shape of `root` and no readers outside. Their order depends on the graph only.
     """
     found: dict[Binding, None] = {}
     work = list(terms)
@@ -66,12 +66,14 @@ def _products(terms: list[Var], root: Binding) -> dict[Binding, None]:
     return found
 
 
-# Muls looked at for one sum
+# the most Muls that are visited for one sum
 _LONGEST = 24
 
 
 def _strip(v: Var, factor: Var, products: Collection[Binding], stripped: dict[Var, Var]) -> bool:
-    """Put v / factor into `stripped`; False when `factor` is not exactly once in v, or is v."""
+    """Put v / factor into `stripped`. Returns false unless v is a product with `factor` in it
+    exactly once.
+    """
     if v in stripped:
         return True
     m = v.definition
@@ -94,7 +96,7 @@ def _strip(v: Var, factor: Var, products: Collection[Binding], stripped: dict[Va
 def sum_of_sums(x: list[Var], root: Binding) -> Any:
     """Sum(Sum(a, b), c) = Sum(a, b, c): the inner one with no other reader, equal shapes"""
     if root.out.dtype not in FLOAT_DTYPES:
-        return None  # Sum, unlike Add, takes no integers
+        return None  # Sum, unlike Add, accepts no integers
     flat: list[Var] = []
     for v in x:
         inner = v.definition
@@ -129,7 +131,7 @@ SCATTERS_INTO_ZEROS = Measure(
 
 
 def _is_zero(v: Var) -> bool:
-    """Zeros, as a constant or as ConstantOfShape makes them."""
+    """Whether `v` consists of zeros: a constant or the result of ConstantOfShape."""
     made = v.definition
     fills = made is not None and made.is_op("ConstantOfShape") and not made.has_refs
     array = filling(made) if made is not None and fills else v.const
@@ -160,7 +162,7 @@ def sum_with_scattered(x: list[Var], root: Binding) -> Any:
 
 
 def _adds_to_zeros(v: Var) -> Binding | None:
-    """The binding that makes `v` by adding updates to zeros, when nothing else reads it."""
+    """The binding that computes `v` by adding updates to zeros, if nothing else reads `v`."""
     scatter = v.definition
     if (
         scatter is None
@@ -178,7 +180,7 @@ def _adds_to_zeros(v: Var) -> Binding | None:
 
 
 def _scatter(scatter: Binding, data: Var) -> Var:
-    """The same updates added to `data`."""
+    """Emit a scatter of the same updates that adds to `data`."""
     axis = scatter.attr("axis") if scatter.op == "ScatterElements" else None
     summed: Var = getattr(op, scatter.op)(data, *scatter.inputs[1:], axis=axis, reduction="add")
     return summed
@@ -201,7 +203,7 @@ def add_of_tiles(a: Var, b: Var, root: Binding) -> Any:
 
 
 def _joined(values: list[Var]) -> Any:
-    """The sum, the Pads that tile one axis joined into a Concat; None when they do not."""
+    """The sum, with Pads that tile one axis joined by a Concat; None if they do not tile it."""
     tiles: dict[tuple[int, int], list[tuple[int, Var, Var]]] = {}
     for v in values:
         found = _tile(v)
@@ -224,7 +226,9 @@ def _joined(values: list[Var]) -> Any:
 
 
 def _tile(v: Var) -> tuple[int, int, int, Var] | None:
-    """(axis, whole size, zeros before, part) of a Pad by zeros along one axis, read only here."""
+    """(axis, padded size, zeros before, part) of a Pad by zeros along one axis that nothing else
+    reads; None for anything else.
+    """
     made = v.definition
     if made is None or not made.is_op("Pad") or v.use_count != 1 or made.operand(2) is not None:
         return None
@@ -257,7 +261,7 @@ def sum_of_reshapes(x: list[Var], s: list[Var], root: Binding) -> Any:
 
 
 def add_up(contributions: Sequence[Var]) -> Var:
-    """The sum of the partials of one value."""
+    """Emit the sum of `contributions`, such as those to one adjoint."""
     if len(contributions) > 2:
         return op.Sum(*contributions)
     return contributions[0] if len(contributions) == 1 else contributions[0] + contributions[1]

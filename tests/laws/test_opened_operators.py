@@ -164,7 +164,7 @@ def test_in_nested_graphs_and_functions() -> None:
     [
         (15, 14, "g (float[2] x) => (float[2] y) { y = Bernoulli (x) }", "draws other random numbers"),
         (20, 17, "g (float[1,2,3] t, int64[4] n) => (float[A,B,C,D] y) { y = AffineGrid (t, n) }", "parts are not known"),
-        (14, 13, "g (string[2,2] x) => (string[2,2] y) { y = Trilu (x) }", "or it is of text"),
+        (14, 13, "g (string[2,2] x) => (string[2,2] y) { y = Trilu (x) }", "a string tensor"),
         (20, 8, "g (float[S,S] x) => (float[S,S] y) { y = Trilu (x) }", "Where(greater"),
     ],
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Families of branches that share an operand: many products become one, and its result is split."""
+"""Combines branches that share an operand: many products become one, whose result is split."""

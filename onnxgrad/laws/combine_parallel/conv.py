@@ -26,8 +26,8 @@ x, w, c = capture("x w c")
 
 @dataclass(frozen=True)
 class Window:
-    """How a Conv slides, its attributes' many spellings made one. `auto`: SAME_UPPER or
-    SAME_LOWER, else explicit.
+    """The window of a Conv, with its attributes in one normal form. `auto`: SAME_UPPER, SAME_LOWER,
+    or explicit pads.
     """
 
     kernel: tuple[int, ...]
@@ -38,7 +38,7 @@ class Window:
     group: int
 
     def attributes(self) -> dict[str, Any]:
-        """As attributes of one Conv."""
+        """The window as attributes of a Conv."""
         padding: dict[str, Any] = {"auto_pad": self.auto} if self.auto else {"pads": self.pads}
         sliding = {
             "kernel_shape": self.kernel,
@@ -49,7 +49,7 @@ class Window:
 
 
 def window(root: Binding) -> Window | None:
-    """The window of a Conv; None when its kernel's size is unknown or contradicts
+    """Read the window of a Conv; None if the kernel's size is unknown or contradicts
     `kernel_shape`.
     """
     weights = root.operand(1)
@@ -68,7 +68,7 @@ def window(root: Binding) -> Window | None:
     if auto == "VALID":
         auto, pads = "NOTSET", (0,) * (2 * n)
     elif auto != "NOTSET" and set(strides) == {1}:
-        # at stride 1 "same" adds what the kernel reaches over, whatever the input's size
+        # at stride 1 the padding of "same" does not depend on the input's size
         whole = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
         less, more = tuple(t // 2 for t in whole), tuple(t - t // 2 for t in whole)
         pads = (*less, *more) if auto == "SAME_UPPER" else (*more, *less)
@@ -81,7 +81,9 @@ def window(root: Binding) -> Window | None:
 
 
 def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline:
-    """One bucket: same input, dtype, window and groups; any number of output channels."""
+    """The key of a Conv: branches with equal keys may be combined. They share the input, dtype,
+    window and groups, and may differ in the number of output channels. May decline.
+    """
     decline_if(root.has_refs, "an attribute is that of the enclosing function")
     slides = window(root)
     if slides is None or not w.dtype or w.shape is None:
@@ -104,12 +106,12 @@ NARROW_POINT, NARROW = 8, 16
 def reason_to_stay_apart(
     merge: str, weights: Sequence[Var], convs: Sequence[Binding], slides: Window
 ) -> str | None:
-    """Why these Convs had better stay apart, None when merging is right.
+    """Why these Convs should not be merged; None if they should.
 
-    The rule for `auto` comes from measurements on onnxruntime's CPU provider: narrow branches waste
-    most of a vector register each and win; wide ones already run in a blocked layout, which the
-    Split behind a merged one breaks, and Conv + Add + Relu is one kernel only without a Split in
-    between.
+    The rule for `auto` comes from measurements on onnxruntime's CPU provider. Merging narrow
+    branches pays, because each wastes most of a vector register. Wide branches already run in a
+    blocked layout, which the Split of a merged Conv breaks. Conv + Add + Relu is one kernel only
+    without a Split in between.
     """
     if merge == "never":
         return "merging is switched off"
@@ -131,8 +133,8 @@ def reason_to_stay_apart(
 
 
 def _biases(biases: Sequence[Var | None], sizes: Sequence[Dim], dtype: int) -> list[Var] | None:
-    """One bias per branch, none at all when no branch has one; None when a missing one's length
-    is unknown.
+    """One bias per branch, or an empty list if no branch has one; None if the length of a missing
+    bias is unknown.
     """
     if all(b is None for b in biases):
         return []
@@ -153,8 +155,8 @@ def _concat(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> Var:
 
 
 def _concat_groups(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> Var:
-    """Concatenated group by group along axis 0: group g of every branch, then group g + 1 of
-    every branch.
+    """Concatenate group by group along axis 0: group g of every branch, then group g + 1 of every
+    branch.
     """
     rest = list((values[0].shape or ())[1:])
     per_group: list[Any] = [[groups, n // groups, *rest] for n in sizes if isinstance(n, int)]
@@ -170,8 +172,8 @@ def _concat_groups(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> 
 
 
 def _gathered(y: Var, sizes: Sequence[int], groups: int) -> tuple[Var, ...]:
-    """Each branch's channels out of `y`, whose channels run over the groups and within a group
-    over the branches.
+    """Gather the channels of each branch from `y`. Its channels are ordered by group, and within a
+    group by branch.
     """
     per_group = [n // groups for n in sizes]
     row = sum(per_group)

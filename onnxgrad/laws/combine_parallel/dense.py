@@ -21,13 +21,13 @@ a, b, c = capture("a b c")
 
 
 def _known(shape: Shape | None) -> bool:
-    """Every size is a number or a symbol, so that equal shapes are provably equal."""
+    """Whether every size is a number or a symbol, so that equal shapes are provably equal."""
     return shape is not None and len(shape) >= 2 and all(d is not None for d in shape)
 
 
 def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable:
-    """One bucket: same operator and scalars, both operands of the same shapes, biases all rows
-    or all absent. Raises Decline.
+    """The key of a product: branches with equal keys may be combined. They share the operator, the
+    scalars and the operands' shapes; all biases are rows, or none exists. Raises Decline.
     """
     decline_if(
         not (_known(a.shape) and _known(b.shape)) or not a.dtype, "an operand's shape is unknown"
@@ -45,7 +45,7 @@ def _of_equal_shapes(a: Var, b: Var, root: Binding) -> Hashable:
 
 
 def _gemm(root: Binding, left: Var, right: Var, biases: Sequence[Var | None]) -> Var | None:
-    """alpha * a' @ b' + beta * c for stacked operands; None when a bias cannot be made a row."""
+    """alpha * a' @ b' + beta * c for stacked operands; None if a bias cannot become a row."""
     y = (left.mT if root.attr("transA") else left) @ (right.mT if root.attr("transB") else right)
     if root.attr("alpha") != 1.0:
         y = y * float(root.attr("alpha"))

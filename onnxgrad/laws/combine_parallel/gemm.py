@@ -1,4 +1,4 @@
-"""Parallel Gemms into one."""
+"""Combines parallel Gemms into one."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _columns(w: Var, root: Binding) -> Dim:
 
 
 def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
-    """One bucket: same left operand, dtype, scalars and transpositions, inner sizes equal,
-    biases that are rows.
+    """The key of a Gemm: branches with equal keys may be combined. They share the left operand,
+    dtype, scalars, transpositions and inner size, and their biases are rows. May decline.
     """
     if w.shape is None or len(w.shape) != 2 or not w.dtype:
         return decline("the right operand's shape is unknown")
@@ -50,7 +50,7 @@ def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
 
 
 def _is_row(bias: Var, n: Dim) -> bool:
-    """Expandable to (N,): one value, or N of them in the last axis."""
+    """Whether a bias can be expanded to (N,): it has one value, or N in the last axis."""
     shape = bias.shape
     if shape is None or len(shape) > 2 or (len(shape) == 2 and shape[0] != 1):
         return False
@@ -60,7 +60,9 @@ def _is_row(bias: Var, n: Dim) -> bool:
 
 
 def row(bias: Var | None, n: Dim, dtype: int) -> Var | None:
-    """The bias as (N,), -0.0 where there is none. None when N would have to be known and is not."""
+    """The bias as (N,), or a vector of -0.0 if there is none. None if that requires an unknown
+    N.
+    """
     if bias is None:
         # x + (-0.0) is x for every x, -0.0 included
         return (

@@ -1,4 +1,4 @@
-"""Parallel MatMuls into one."""
+"""Combines parallel MatMuls into one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ x, w = capture("x w")
 
 
 def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
-    """One bucket: same left operand, same dtype, and right operands alike in every axis but the
-    last.
+    """The key of a MatMul: branches with equal keys may be combined. They share the left operand
+    and the dtype, and their right operands differ in the last size only. May decline.
     """
     if w.shape is None or not w.dtype:
         return decline("the right operand's rank is unknown")
@@ -40,8 +40,8 @@ def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
 
 
 def _shares_right(x: Var, w: Var, root: Binding) -> Hashable | Decline:
-    """One bucket: same right operand, same dtype, and left operands alike in every axis but the
-    last but one.
+    """The key of a MatMul: branches with equal keys may be combined. They share the right operand
+    and the dtype, and their left operands differ in the last size but one only. May decline.
     """
     if x.shape is None or not x.dtype:
         return decline("the left operand's rank is unknown")

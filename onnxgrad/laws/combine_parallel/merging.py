@@ -1,4 +1,4 @@
-"""Branches concatenated and split again, and the static rule by which `auto` merges them."""
+"""Concatenates branches and splits them again, by the static rule of `merge=auto`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxgrad.ir.var import Var
 
 
 def concat(values: Sequence[Var], axis: int) -> Var:
-    """Concat(values), computed now when all are constants."""
+    """Concat(values), computed at once if all are constants."""
     axis = _from_front(values[0], axis)
     arrays = [v.const for v in values]
     if all(a is not None for a in arrays):
@@ -26,14 +26,14 @@ def concat(values: Sequence[Var], axis: int) -> Var:
 
 
 def stack(values: Sequence[Var], rank: int) -> Var:
-    """The values, of one shape, along a new axis 0 in front of `rank` others; computed now when
+    """Stack values of one shape along a new axis 0 in front of `rank` others; computed at once if
     all are constants.
     """
     known = [v.const for v in values]
     arrays = [a.reshape(*[1] * (rank - a.ndim), *a.shape) for a in known if a is not None]
     if len(arrays) == len(values):
         return constant(np.stack(arrays), name=f"{values[0].name}_stacked")
-    # one value many times over is lifted once
+    # a value that occurs several times gets its new axis once
     lifted = {
         v: op.Unsqueeze(v, list(range(rank + 1 - (v.rank or 0)))) for v in dict.fromkeys(values)
     }
@@ -43,8 +43,8 @@ def stack(values: Sequence[Var], rank: int) -> Var:
 def split(
     value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis: int, axis: int
 ) -> tuple[Var, ...]:
-    """Split `value` along `axis` into parts as long as the sources are along `source_axis`, at
-    run time if need be.
+    """Split `value` along `axis` into parts that are as long as the sources along `source_axis`.
+    Unknown sizes are computed at run time.
     """
     known = [d for d in sizes if isinstance(d, int)]
     parts: Any
@@ -56,24 +56,24 @@ def split(
 
 
 def known_size(v: Var, axis: int) -> Dim:
-    """How long it is along one axis, None where that is unknown."""
+    """The size along one axis; None if it is unknown."""
     return None if v.shape is None else v.shape[axis]
 
 
 def _from_front(v: Var, axis: int) -> int:
-    """The axis counted from the front where the rank is known: operators before opset 11 want it
-    so.
+    """The axis counted from the front if the rank is known: operators before opset 11 require
+    that.
     """
     return axis + v.rank if axis < 0 and v.rank is not None else axis
 
 
 def _size(v: Var, axis: int) -> Var:
-    """The one-element vector (size of `v` along `axis`), in operators that every opset has."""
+    """The size of `v` along `axis` as a one-element vector, by operators that every opset has."""
     return op.Gather(op.Shape(v), np.array([_from_front(v, axis)]), axis=0)
 
 
 def reason_not_to_split(value_rank: int | None, sizes: Sequence[Dim], opset: int) -> str | None:
-    """Why this opset has no Split into such parts along the last axes, None when it has."""
+    """Why this opset has no Split into these parts along the last axes; None if it has one."""
     if opset < 7:
         return "before opset 7 Add and Gemm broadcast by an attribute"
     if opset < 11 and value_rank is None:
@@ -84,8 +84,8 @@ def reason_not_to_split(value_rank: int | None, sizes: Sequence[Dim], opset: int
 
 
 def reason_of_weights(weights: Sequence[Var], provider: str) -> str | None:
-    """Why auto leaves products with these weights apart: the file would grow, or on CPU every run
-    would join them anew; None when neither is so.
+    """Why `auto` does not merge products with these weights: the file would grow, or on CPU every
+    run would join them again. None if neither is the case.
 
     Weights that are inputs, single rows, merged over separate on onnxruntime 1.31: 1.6 for 2 of
     (512, 64), 1.3 for 16 of (64, 64), 3.7 to 4.3 for 3 of (1024, 1024).
@@ -98,16 +98,16 @@ def reason_of_weights(weights: Sequence[Var], provider: str) -> str | None:
 
 
 def rows(x: Var) -> int | None:
-    """How many rows the left operand of a product has over all batch axes, when known."""
+    """The number of rows of a product's left operand over all batch axes; None if unknown."""
     return None if x.shape is None else element_count(x.shape[:-1])
 
 
 def is_narrow(columns: Sequence[Dim], k: Dim, *, biased: bool) -> bool:
     """Whether products of so many columns each, with inner size `k`, are faster merged for any
-    number of rows: their kernel leaves most of its width unused, and reads the left operand anew.
+    number of rows. Separate kernels use little of their width, and each reads the left operand.
 
-    `biased`: behind each an Add of a constant, which becomes one as well. Merged over separate,
-    2 and 3 branches, 1 to 2048 rows (scripts/bench_products.py, onnxruntime 1.32):
+    `biased`: an Add of a constant follows each product; these are merged as well. Time merged over
+    separate, 2 and 3 branches, 1 to 2048 rows (scripts/bench_products.py, onnxruntime 1.32):
 
         columns   biased, k 16 to 1024   without, k 256, 1024   without, k 16, 64
         4, 8      0.36 to 0.98           0.35 to 0.99           0.50 to 1.15
@@ -124,11 +124,12 @@ def is_narrow(columns: Sequence[Dim], k: Dim, *, biased: bool) -> bool:
 def reason_not_to_merge(
     merge: str, provider: str, branches: int, m: int | None, k: Dim, *, narrow: bool = False
 ) -> str | None:
-    """Why a group of products had better stay apart, None when merging is right.
+    """Why a group of products should not be merged; None if it should.
 
-    The rule for `auto` comes from measurements on onnxruntime: on CPU the Split copies each result,
-    which `narrow` ones pay back (`is_narrow`), and single rows (12 or more branches, or at least
-    512 columns). On CUDA all are merged, one launch in place of many: that this pays is unmeasured.
+    The rule for `auto` comes from measurements on onnxruntime. On CPU the Split copies each result.
+    Merging still pays for `narrow` products (see `is_narrow`) and for single rows with 12 or more
+    branches or at least 512 columns. On CUDA all are merged, for one launch instead of many; this
+    is not measured.
     """
     if merge == "never":
         return "merging is switched off"

@@ -1,5 +1,5 @@
-"""f(split(y)_1), f(split(y)_2), ... = split(f(y)): operators behind a merged product move above its
-Split, whose parts lie along an axis, are channels in any order, or are stacked.
+"""f(split(y)_1), f(split(y)_2), ... = split(f(y)): moves operators after a merged product above its
+Split. The parts lie along an axis, are channels in any order, or are stacked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onnxgrad.rewrite.trace import Trace, decline_if
 
 @dataclass(frozen=True)
 class Parts(ABC):
-    """`outs`, one for each branch, are parts of `whole`; `made` are the bindings that part it."""
+    """The parts of `whole`: `outs` has one for each branch, computed by the bindings `made`."""
 
     whole: Var
     outs: tuple[Var, ...]
@@ -31,22 +31,22 @@ class Parts(ABC):
 
     @abstractmethod
     def takes(self, operand: Var, out: Var) -> bool:
-        """Whether `join` has a place for `operand`, which stands beside the branch `out`."""
+        """Whether `join` accepts `operand`, the other operand of an operator that reads `out`."""
 
     @abstractmethod
     def join(self, operands: Sequence[Var | None]) -> Var | None:
-        """One operand beside `whole`, of those beside the branches; -0.0, which changes no sum,
-        where there is none.
+        """Join the operands of the branches into one operand for `whole`. A branch without one gets
+        -0.0, which changes no sum.
 
-        None when their sizes would have to be known and are not.
+        Returns None if that requires an unknown size.
         """
 
     @abstractmethod
     def of(self, whole: Var) -> tuple[Var, ...]:
-        """`whole` parted in the same way."""
+        """Emit the same parts of another value."""
 
     def again(self, whole: Var) -> Parts:
-        """The same parts of another value."""
+        """Return the Parts of another value, divided in the same way."""
         outs = self.of(whole)
         made = tuple(dict.fromkeys(v.definition for v in outs if v.definition is not None))
         return replace(self, whole=whole, outs=outs, made=made)
@@ -54,14 +54,14 @@ class Parts(ABC):
 
 @dataclass(frozen=True)
 class _Channels(Parts):
-    """Parts along one axis, which `behind` others follow: an operand has one value for each
+    """Parts along one axis that is followed by `behind` others. An operand has one value for each
     channel of its branch.
     """
 
     behind: int
 
     def takes(self, operand: Var, out: Var) -> bool:
-        """One value per channel, or a constant one for all."""
+        """Accept one value per channel, or one constant for all channels."""
         shape, n = operand.shape, self._channels(out)
         if shape is None or n is None or out.rank is None or len(shape) > out.rank:
             return False
@@ -102,7 +102,7 @@ class SplitParts(_Channels):
 
     @staticmethod
     def read(split: Binding) -> SplitParts | None:
-        """Those of `split`; None when an output is left out or the rank is unknown."""
+        """The parts of `split`; None if an output is absent or the rank is unknown."""
         whole, outs = split.inputs[0], [v for v in split.outputs if v is not None]
         rank = next((v.rank for v in (*outs, whole) if v is not None and v.rank is not None), None)
         axis = split.attr("axis", 0)
@@ -117,7 +117,7 @@ class SplitParts(_Channels):
         return SplitParts(whole, tuple(outs), (split,), behind, axis)
 
     def of(self, whole: Var) -> tuple[Var, ...]:
-        """By a Split of the same sizes, an operand or (before opset 13) an attribute."""
+        """Emit a Split with the same sizes, as an operand or (before opset 13) an attribute."""
         split = self.made[0]
         sizes: Any = split.inputs[1] if len(split.inputs) > 1 else split.attr("split")
         return op.Split(whole, sizes, axis=self.axis, outputs=len(self.outs))
@@ -131,7 +131,7 @@ class GatheredParts(_Channels):
 
     @staticmethod
     def read(whole: Var) -> GatheredParts | None:
-        """The Gathers along axis 1 that read `whole`, when they take each channel once."""
+        """The Gathers along axis 1 that read `whole`; None unless they take each channel once."""
         gathers = [
             b
             for b in whole.users
@@ -148,7 +148,7 @@ class GatheredParts(_Channels):
         return GatheredParts(whole, outs, tuple(gathers), (whole.rank or 2) - 2, tuple(known))
 
     def of(self, whole: Var) -> tuple[Var, ...]:
-        """By the same Gathers."""
+        """Emit the same Gathers."""
         return tuple(op.Gather(whole, np.array(i, np.int64), axis=1) for i in self.indices)
 
     def _joined(self, rows: Sequence[Var]) -> Var:
@@ -165,7 +165,7 @@ class StackedParts(Parts):
 
     @staticmethod
     def read(split: Binding) -> StackedParts | None:
-        """Those of `split`; None when a part is read by anything but the Squeeze of axis 0."""
+        """The parts of `split`; None if anything but a Squeeze of axis 0 reads a part."""
         whole = split.inputs[0]
         readers = [None if v is None else v.sole_user() for v in split.outputs]
         squeezes = [b for b in readers if b is not None and b.is_op("Squeeze")]
@@ -176,7 +176,7 @@ class StackedParts(Parts):
         return StackedParts(whole, tuple(b.out for b in squeezes), (split, *squeezes))
 
     def takes(self, operand: Var, out: Var) -> bool:
-        """Anything that broadcasts to the branch and whose sizes are known."""
+        """Accept any operand of known sizes that broadcasts to the branch."""
         shape = operand.shape
         return (
             shape is not None
@@ -186,7 +186,7 @@ class StackedParts(Parts):
         )
 
     def join(self, operands: Sequence[Var | None]) -> Var | None:
-        """Operands of one shape, stacked as the results are."""
+        """Stack the operands, as the results are stacked, in one shape."""
         shape = next((v.shape for v in operands if v is not None), None)
         rank = self.outs[0].rank
         if (
@@ -202,7 +202,7 @@ class StackedParts(Parts):
         return stack(full, rank)
 
     def of(self, whole: Var) -> tuple[Var, ...]:
-        """By a Split into single ones, each squeezed."""
+        """Emit a Split into parts of length 1, and squeeze each part."""
         parts = op.Split(whole, [1] * len(self.outs), axis=0, outputs=len(self.outs))
         return tuple(op.Squeeze(part, [0]) for part in parts)
 
@@ -217,8 +217,8 @@ def _no_bias(shape: Sequence[int], dtype: int) -> Var:
     return constant(array, name="no_bias")
 
 
-# one operand, element by element; Softmax and its kin look across the axis that was merged, so they
-# are not here
+# operators of one operand that compute each element by itself; Softmax and its kin do not, because
+# they read along the merged axis
 ELEMENTWISE = frozenset(
     {
         "Abs",
@@ -248,13 +248,13 @@ ELEMENTWISE = frozenset(
         "ThresholdedRelu",
     }
 )
-# two operands, element by element, one of them the branch; where it may stand second
+# elementwise operators of two operands, and whether the branch may be the second operand
 _BESIDE = {"Add": True, "Mul": True, "Sub": False, "Div": False, "PRelu": False}
 
 
 def lift_above_split(emitted: Sequence[Binding], trace: Trace) -> None:
-    """Move what stands behind the parts in `emitted` above them, for as long as all branches
-    agree.
+    """Move the operators that read the parts in `emitted` above the Split, as long as all branches
+    have the same operators.
     """
     for found in list(_parts(emitted)):
         parts: Parts | None = found
@@ -294,7 +294,7 @@ def _operation(parts: Parts, trace: Trace) -> Parts | None:
         joined = parts.join(operands)
         decline_if(
             joined is None,
-            f"what {first.op} takes has sizes that differ, or that would have to be known",
+            f"the operands of {first.op} have different or unknown sizes",
         )
         moved: Var = getattr(op, first.op)(parts.whole, joined)
         return moved
@@ -303,13 +303,13 @@ def _operation(parts: Parts, trace: Trace) -> Parts | None:
 
 
 def _beside(out: Var, parts: Parts) -> tuple[Binding, Var] | None:
-    """The operation that is this branch's only reader, and its other operand, when the whole can
-    have that too.
+    """The only reader of a branch, and its other operand; None if it cannot move above the
+    Split.
     """
     user = out.sole_user()
     if user is None or user.block is not parts.whole.block:
-        return None  # behind a nested block's door
-    # before opset 7 they broadcast by an attribute
+        return None  # the reader is in a nested block
+    # before opset 7 these operators broadcast by an attribute
     if user.domain != "" or user.op not in _BESIDE or user.version < 7:
         return None
     if out.rank is None or user.out.rank != out.rank:
@@ -333,8 +333,8 @@ def _moved(
     whole: Callable[[], Var],
     trace: Trace,
 ) -> Parts | None:
-    """The parts of `whole`, which stand for `replaced`, what the branches were or what was done
-    to them.
+    """Emit `whole` and replace the results `replaced` of the branches by its parts. Returns the new
+    parts; None if that was declined.
     """
     moved: list[Parts] = []
 
@@ -379,7 +379,9 @@ def _activation(parts: Parts, trace: Trace) -> Parts | None:
 
 
 def _same_function(a: Binding, b: Binding) -> bool:
-    """Same operator, attributes and further operands (Clip's bounds), all of them constants."""
+    """Whether both have the same operator, attributes and further operands (such as the bounds of
+    Clip), which must be constants.
+    """
     rest = a.inputs[1:]
     return (
         a.is_op(b.op, b.domain)

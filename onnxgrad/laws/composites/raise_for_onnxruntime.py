@@ -68,7 +68,7 @@ def multi_head_attention(s: Var, v: Var, softmax: Binding, root: Binding) -> Any
         _require_rows(query, key, _MASKED_ROWS, "with a mask MultiHeadAttention pays")
         missing = 4 - (bias.rank or 4)
         bias = op.Unsqueeze(bias, [*range(missing)]) if missing else bias
-    decline_if(not scale, "a scale of 0 means another to MultiHeadAttention")
+    decline_if(not scale, "MultiHeadAttention reads a scale of 0 as its default")
     return _emitted(root, rows, bias, (query.shape or ())[1], scale)
 
 
@@ -96,7 +96,7 @@ def multi_head_attention_of_attention(
     _require_width(width // heads if isinstance(width, int) else None)
     _require_rows(q, k, _ROWS, "MultiHeadAttention is faster than Attention")
     scale = root.attr("scale")
-    decline_if(scale == 0, "a scale of 0 means another to MultiHeadAttention")
+    decline_if(scale == 0, "MultiHeadAttention reads a scale of 0 as its default")
     return _emitted(root, [q, k, v], None, heads, scale)
 
 

@@ -1,1 +1,1 @@
-"""Computations of float32 in float16: which of them, and how they are written there."""
+"""Converts float32 computations to float16: decides which ones, and rewrites them."""

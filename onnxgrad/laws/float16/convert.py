@@ -1,8 +1,8 @@
-"""Bindings written in float16, one at a time, in place: names, metadata and order stay.
+"""Converts bindings to float16, one at a time and in place: names, metadata and order stay.
 
-After each step the program is whole: what is not yet, or never, in float16 reads `Cast(y, float)`,
-and a later step that reads such a Cast reads behind it. A Cast stands in the block of its reader:
-onnxruntime 1.31 loses one whose result only a nested graph reads.
+The program is valid after each step. Readers that are still in float32 read `Cast(y, float)`; once
+a reader is converted, it reads y itself. A Cast is in the block of its reader, because onnxruntime
+1.31 loses a Cast whose result only a nested graph reads.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
 class Conversion:
-    """Carries out a plan. `widened` holds the Casts to float32 that stand for values of float16."""
+    """Carries out a plan. `widened` has the Casts to float32 that replace float16 values."""
 
     def __init__(self, plan: Float16Plan) -> None:
         self.plan = plan
-        self.widened: dict[Var, Var] = {}  # by the Cast's result: what it casts
+        self.widened: dict[Var, Var] = {}  # by the Cast's result: its operand
         # a value of float32 and the block that reads it: its Cast to float16
         self.narrowed: dict[tuple[Var, BindingBlock], Var] = {}
         self.copies: dict[Var, Var] = {}  # a constant that others read in float32: its copy
@@ -70,7 +70,7 @@ class Conversion:
                 v.block.remove_initializer(v)
 
     def input(self, x: Var) -> None:
-        """An input that callers give in float16."""
+        """Convert a graph input to float16."""
         if x.initializer is not None:
             _write(x, _plain(x).astype(np.float16))
         wide = self._widen(x, ())
@@ -81,7 +81,7 @@ class Conversion:
             v.block.remove_unused([v.definition] if v.definition else [])
 
     def output(self, v: Var, block: BindingBlock) -> None:
-        """An output that callers get in float16."""
+        """Convert a graph output to float16."""
         name = v.name
         block.return_instead(v, self._half(v, block, ()))
         self._declare(block, name, next(o for o in block.outputs if o.name == name))
@@ -89,7 +89,7 @@ class Conversion:
             block.remove_unused([v.definition])
 
     def _half(self, v: Var, block: BindingBlock, sources: Sequence[Binding]) -> Var:
-        """The value in float16, for `block`."""
+        """The value in float16, to be read in `block`."""
         if v in self.widened:
             return self.widened[v]
         if v in self.plan.constants:
@@ -119,7 +119,7 @@ class Conversion:
         )
 
     def _widen(self, v: Var, sources: Sequence[Binding]) -> list[Var]:
-        """Make the value float16, and Casts to float32 what its readers read; those."""
+        """Change the value to float16 and let its readers read Casts to float32. Returns these."""
         self._retype(v)
         made: dict[BindingBlock, Var] = {}
 
@@ -141,13 +141,13 @@ class Conversion:
         return list(made.values())
 
     def _retype(self, v: Var) -> None:
-        """Make the value float16, also where the file says what it is."""
+        """Change the type of the value to float16, and its declaration in the file as well."""
         v.type = TensorType(_FLOAT16, v.shape)
         self._declare(v.block, v.name, v)
         v.block.touch()
 
     def _declare(self, block: BindingBlock, name: str, v: Var) -> None:
-        """Declares `v` in float16 as the file declared `name`."""
+        """Declare `v` in float16 if the file declared `name`."""
         if block not in self.declared:
             proto = block.proto
             graph = proto if isinstance(proto, GraphProto) else GraphProto()
@@ -161,7 +161,7 @@ class Conversion:
 
 
 def _plain(x: Var) -> Array:
-    """The default of an input."""
+    """The default value of an input."""
     tensor = x.initializer
     if tensor is None:
         raise InternalError(f"an input without a default: {x!r}")
@@ -169,12 +169,12 @@ def _plain(x: Var) -> Array:
 
 
 def _write(v: Var, array: Array) -> None:
-    """Give a constant this value."""
+    """Set the value of a constant."""
     v.set_constant(tensor_of(array, v.initializer, v.name if v.definition is None else ""))
 
 
 def _name_the_type(b: Binding, attribute: str) -> None:
-    """The type of the result, in the attribute that says it."""
+    """Set the attribute that determines the type of the result to float16."""
     if attribute != "value":
         b.set_attribute(attribute, _FLOAT16)
         return

@@ -1,5 +1,5 @@
-"""Float32 in float16: numbers as float16 has them, and the operands and results of an operator that
-may be float16, as its schema declares.
+"""Forms of float32 computations in float16: the numbers of constants, and the operands and results
+of an operator that may be float16 according to its schema.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from onnxgrad.ir.types import Array, SequenceType, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
 
 LARGEST, SMALLEST = 65504.0, 2.0**-24
-# beyond this a number is not a size of anything: it stands for infinity, in masks and as a bound
+# larger numbers are no quantities: they mean infinity, in masks and as bounds
 FAR = 1e8
 
 
 @dataclass(frozen=True)
 class Halved:
-    """An array in float16. `far`: elements that stood for infinity and are the largest number now;
-    `lost`: those that are 0 now; `raised`: it was one number, and would have been 0.
+    """An array in float16. `far`: the number of elements that meant infinity and are now the
+    largest number. `lost`: the number of elements that became 0. `raised`: the array was one number
+    that would have become 0.
     """
 
     array: Array
@@ -35,7 +36,7 @@ class Halved:
 
     @property
     def notes(self) -> list[str]:
-        """Changes of numbers that float16 does not have, in words."""
+        """Describe the changes of numbers that float16 cannot represent."""
         size = self.array.size
         found = []
         if self.far:
@@ -48,11 +49,11 @@ class Halved:
 
 
 def halved(array: Array, *, masking: bool) -> Halved | str:
-    """A float32 array in float16, or why it is not to be.
+    """Convert a float32 array to float16, or return the reason why it must not be converted.
 
-    Numbers beyond FAR become the largest one where the operator is `masking`: it adds them, chooses
-    or bounds by them, and never divides. A single number does not become 0, which would be another
-    thing than a small one (an epsilon); of several, those may that are nothing beside the others.
+    `masking`: the operator adds the numbers, or chooses or bounds by them, and never divides. Then
+    numbers beyond FAR become the largest float16 number. A single small number (such as an epsilon)
+    never becomes 0. In an array, numbers may become 0 if others do not.
     """
     with np.errstate(over="ignore", under="ignore"):
         made = array.astype(np.float16)
@@ -74,7 +75,7 @@ def halved(array: Array, *, masking: bool) -> Halved | str:
 
 
 def tensor_of(array: Array, like: TensorProto | None, name: str) -> TensorProto:
-    """The array as a tensor with the words that `like` has."""
+    """The array as a tensor, with the doc string and metadata of `like`."""
     made = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
     if like is not None:
         if like.HasField("doc_string"):
@@ -84,14 +85,14 @@ def tensor_of(array: Array, like: TensorProto | None, name: str) -> TensorProto:
 
 
 _FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
-# operators whose result has the type that an attribute names; a tensor's names it, too
+# operators whose result type depends on an attribute: a dtype, or a tensor of that dtype
 _BY_ATTRIBUTE = {"Cast": "to", "EyeLike": "dtype", "ConstantOfShape": "value"}
 
 
 @dataclass(frozen=True)
 class Form:
-    """The operands and results that are float16, by their places, and the attribute that says so
-    where none of the operands does.
+    """The positions of the operands and results that become float16, and the attribute that
+    determines the dtype if no operand does.
     """
 
     operands: tuple[int, ...]
@@ -100,12 +101,12 @@ class Form:
 
 
 def has_floats(b: Binding) -> bool:
-    """Whether it reads or computes something of float32, sequences of it included."""
+    """Whether `b` reads or computes float32 values, including sequences of them."""
     return any(v is not None and _is_float(v) for v in (*b.inputs, *b.outputs))
 
 
 def form_of(b: Binding) -> Form | str:
-    """How a binding with floats is written in float16, or why it cannot be."""
+    """The float16 form of a binding with floats, or the reason why it has none."""
     schema = attributes.schema(b.op, b.version, b.domain)
     if schema is None:
         return "no schema says whether it accepts float16"

@@ -1,5 +1,6 @@
-"""The bindings that stay in float32, and why: `keep` names them, they pass 65504, need their digits
-or have no form in float16, or compute from such values and a few numbers alone.
+"""Decides which bindings stay in float32, with the reason: `keep` names them, their values exceed
+65504, they need their digits, they have no form in float16, or they compute from values that stay
+and a few numbers only.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.float16.forms import FAR, Form, Halved, form_of, halved, has_floats
 
 _FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
-# numbers that may accompany a float32 value into the next operator in float32: more of them are
-# weights, which are to become smaller
+# a binding that reads values in float32 stays too if it reads at most this many constant numbers;
+# larger constants are weights, which should become smaller
 _FEW = 4096
-# counts and positions are integers, of which float16 has those up to 2048
+# dtypes whose numbers float16 represents exactly; it has integers up to 2048 only, too few for
+# counts and positions
 _EXACT_INTEGERS = frozenset({TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8})
-# operators that add, choose or bound: what stands for infinity may be the largest number there
+# operators that add, choose or bound: a number that means infinity may become the largest one
 _MASKING = frozenset(
     {"Add", "Sub", "Mul", "Where", "Clip", "Max", "Min", "Pad", "Concat", "Expand", "Reshape",
      "ConstantOfShape", "ScatterND", "ScatterElements", "Unsqueeze", "Attention"}
@@ -47,11 +49,11 @@ _STAY = {
     ),
     "it is quantised already": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
     "onnxruntime has it in float32 only": "EyeLike",
-    "its random numbers would be others": (
+    "its random numbers would change": (
         "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial"
     ),
 }
-FATAL = "onnxruntime dies of it in float16 before a MatMul"
+FATAL = "onnxruntime may crash if it is float16 before a MatMul"
 # operators that onnxruntime removes, or moves a Transpose across
 _CROSSED = frozenset(
     {"Identity", "Dropout", "Cast", "CastLike", "Expand", "Mul", "Div", "Add", "Sub", "Transpose",
@@ -59,15 +61,15 @@ _CROSSED = frozenset(
 )  # fmt: skip
 _ON_PURPOSE = "the model has it in float32 on purpose"
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
-# reasons that `convert` does not overrule: such a result would not run
+# reasons that `convert` does not overrule, because the result would not run
 _FIXED = frozenset({"it is quantised already", "onnxruntime has it in float32 only"})
 STAYING = {op: why for why, ops in _STAY.items() for op in ops.split()}
 
 
 @dataclass(frozen=True)
 class Float16Plan:
-    """The form of each binding that becomes float16, why each other one stays, the constants in
-    float16, and the values that may pass 65504 although they stand for masks.
+    """The form of each binding that becomes float16, the reason why each other one stays, the
+    constants in float16, and the values that may exceed 65504 because they mean infinity.
     """
 
     forms: dict[Binding, Form] = field(default_factory=dict)
@@ -83,11 +85,11 @@ def plan(
     convert: Sequence[str] = (),
     stay: Mapping[str, str] = MappingProxyType({}),
 ) -> Float16Plan:
-    """Decide for every binding of the main graph and of those nested in it; `keep` are names or
-    globs of nodes, results and operators, `convert` such that become float16 where they would stay
-    and are not in `keep`, `large` the values that were seen to pass 65504, `stay` the results of
-    further bindings that stay, with the reasons. Raises InputError for
-    one of `keep` or `convert` that matches nothing.
+    """Decide for every binding of the main graph and its nested graphs. `keep` and `convert` are
+    names or globs of nodes, results and operators; `convert` overrules other reasons to stay, but
+    not `keep`. `large`: values that exceeded 65504 in a run. `stay`: results of further bindings
+    that stay, with their reasons. Raises InputError if a name in `keep` or `convert` matches
+    nothing.
     """
     found, met = Float16Plan(), set[tuple[str, str]]()
     for b in program.main.walk():
@@ -119,17 +121,17 @@ def _stays(b: Binding, stay: Mapping[str, str]) -> str:
     return next((stay[v.name] for v in b.outputs if v is not None and v.name in stay), "")
 
 
-# operators that choose by comparing floats: a rounded score moves a whole row
+# operators that choose by comparing floats: a rounded score may choose another row
 _CHOOSE = frozenset({"TopK", "NonMaxSuppression", "ArgMax", "ArgMin"})
-# where scores come from: up to here their computation stays beside the choice
+# operators that compute scores: the bindings between them and the choice stay in float32
 _PRODUCTS = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
 )  # fmt: skip
 
 
 def heads(program: Program) -> dict[str, str]:
-    """The results of what computes the scores of TopK, NonMaxSuppression, ArgMax and ArgMin, from
-    the last products on, by name, and why these stay in float32.
+    """The results that lead from the last products to TopK, NonMaxSuppression, ArgMax and ArgMin,
+    by name, with the reason why they stay in float32.
     """
     found: dict[str, str] = {}
     for choice in program.main.walk():
@@ -150,17 +152,17 @@ def heads(program: Program) -> dict[str, str]:
 
 
 def _ends(b: Binding) -> bool:
-    """Whether it is a product, or reads many numbers of its own."""
+    """Whether `b` is a product, or reads many constant numbers."""
     numbers = sum(element_count(v.shape) or 0 for v in b.inputs if v is not None and v.is_constant)
     return b.op in _PRODUCTS or b.domain != "" or numbers > _FEW
 
 
 def _why(b: Binding, found: Float16Plan, large: Collection[str], wanted: bool) -> str:
-    """Why it stays in float32, before its form and its numbers are looked at; where it is `wanted`
-    in float16, because it cannot be.
+    """Why `b` stays in float32, apart from its form and its constants. `wanted`: `convert` names
+    it, so only reasons that forbid float16 count.
     """
     if b.blocks:
-        return "the graphs in it agree with it in float32"
+        return "its nested graphs are in float32"
     if called(b) is not None:
         return "it calls a function"
     if b.op in _SCATTERS and b.domain == "" and b.attr("reduction", "none") != "none":
@@ -178,9 +180,9 @@ def _why(b: Binding, found: Float16Plan, large: Collection[str], wanted: bool) -
 
 
 def _is_fatal(transpose: Binding) -> bool:
-    """Whether onnxruntime 1.32 may die while it loads this in float16: of
-    `MatMul(Cast(Transpose(x)), W)`, to which it brings products on the CPU, with an x of float16, a
-    W of another rank, and a permutation that moves the first axis.
+    """Whether onnxruntime 1.32 may crash while it loads this Transpose in float16. On the CPU it
+    turns products into `MatMul(Cast(Transpose(x)), W)`. It crashes if x is float16, W has another
+    rank, and the permutation moves the first axis.
     """
     seen: dict[Binding, bool] = {transpose: _moves_first_axis(transpose)}
     work = [transpose]
@@ -203,7 +205,7 @@ def _moves_first_axis(transpose: Binding) -> bool:
 
 
 def _same_rank(product: Binding) -> bool:
-    """Whether both operands are known to have as many axes."""
+    """Whether both operands are known to have the same rank."""
     shapes = [None if v is None else v.shape for v in product.inputs]
     return None not in shapes and len({len(s) for s in shapes if s is not None}) == 1
 
@@ -219,14 +221,14 @@ def _why_cast(b: Binding) -> str:
 
 
 def is_edge(b: Binding) -> bool:
-    """Whether it casts between float32 and float16, in either direction."""
+    """Whether `b` casts between float32 and float16, in either direction."""
     ends = [v.dtype for v in (b.operand(0), b.result(0)) if v is not None]
     return b.is_op("Cast") and sorted(ends) == sorted((_FLOAT, TensorProto.FLOAT16))
 
 
 def _goes_on(b: Binding, found: Float16Plan) -> str:
-    """A binding that computes from values that stay, and a few numbers, stays too: a variance with
-    its epsilon, an angle, a mask.
+    """Why a binding stays because its operands do, or "". It computes from values that stay and a
+    few numbers: a variance with its epsilon, an angle, a mask.
     """
     floats = [v for v in b.inputs if v is not None and v.dtype == _FLOAT]
     values = [v for v in floats if not v.is_constant]
@@ -234,12 +236,12 @@ def _goes_on(b: Binding, found: Float16Plan) -> str:
     if not values or numbers > _FEW:
         return ""
     if all(v.definition is not None and v.definition in found.staying for v in values):
-        return "all that it computes from stays"
+        return "all its operands stay"
     return ""
 
 
 def _constants(b: Binding, form: Form | str) -> tuple[dict[Var, Halved], str]:
-    """The constants that it reads, in float16; or why they cannot be."""
+    """The constants that `b` reads, in float16, or the reason why one cannot be converted."""
     found: dict[Var, Halved] = {}
     if isinstance(form, str):
         return found, form
@@ -258,7 +260,7 @@ def _constants(b: Binding, form: Form | str) -> tuple[dict[Var, Halved], str]:
 
 
 def _carry_far(b: Binding, found: Float16Plan) -> None:
-    """Its results may stand for infinity where a number that it reads does."""
+    """Mark the results as possibly infinite if an operand is."""
     if b.domain != "" or b.op not in _MASKING:
         return
     for v in b.inputs:
@@ -281,7 +283,7 @@ def _names(b: Binding) -> Iterator[str]:
 
 
 def _check(program: Program, option: str, strange: Sequence[str]) -> None:
-    """Raises InputError for names that mean nothing."""
+    """Raises InputError if a name of the option matches nothing."""
     if not strange:
         return
     known = dict.fromkeys(name for b in program.main.walk() for name in _names(b))
