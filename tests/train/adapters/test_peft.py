@@ -222,7 +222,7 @@ def test_a_prefix_says_which_module_is_meant(tmp_path: Path) -> None:
         read_peft(folder, model)
     assert read_peft(folder, model, prefix="m.").weights == ["first"]
     assert read_peft(folder, model, prefix="m.net.").weights == ["second"]
-    with pytest.raises(InputError, match=r"is 0 matrices .* there are m\.mid, m\.net\.mid"):
+    with pytest.raises(InputError, match=r"matches 0 matrices .* there are m\.mid, m\.net\.mid"):
         read_peft(folder, model, prefix="other.")
 
 
