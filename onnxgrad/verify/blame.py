@@ -33,7 +33,7 @@ def blamed(models: Iterable[str], error: Exception) -> InputError | None:
             with limited(_SECONDS):
                 reason = _fault(Path(name))
         except LimitReached:
-            reason = f"onnxruntime does not get through this model within {_SECONDS:g} s"
+            reason = f"onnxruntime does not finish this model within {_SECONDS:g} s"
         except Exception:  # noqa: BLE001  # no runtime or no feeds: report the first error
             return None
         if reason is not None:
@@ -42,7 +42,7 @@ def blamed(models: Iterable[str], error: Exception) -> InputError | None:
                 if isinstance(error, OnnxgradError)
                 else f"{type(error).__name__}: {error}"
             )
-            return InputError(f"{name}: {reason}, and here it leads to {what[:_SHOWN]}")
+            return InputError(f"{name}: {reason}, which caused this error: {what[:_SHOWN]}")
     return None
 
 
@@ -63,7 +63,7 @@ def _fault(path: Path) -> str | None:
         found = session.run(feeds_for(proto, seed=0))
     except RunFailed as refused:
         if refused.limit:
-            return f"onnxruntime does not get through this model ({refused.reason})"
+            return f"onnxruntime does not finish this model ({refused.reason})"
         return (
             f"onnxruntime does not {'load' if refused.stage == 'load' else 'run'} this model "
             f"({refused.reason})"

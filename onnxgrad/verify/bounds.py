@@ -145,7 +145,7 @@ def _by_output(name: str, given: PerOutput) -> dict[str | None, float]:
     for value in found.values():
         if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             raise InputError(
-                f"{option(f'--{name}', name)}: a number from 0 on is wanted, not {value!r}"
+                f"{option(f'--{name}', name)} must be a number from 0 on, not {value!r}"
             )
     return {output: float(value) for output, value in found.items()}
 

@@ -289,7 +289,8 @@ def _other_places(
             where = _at(name, x, y, mask, math.inf, limit)
             count = f"{int(mask.sum())} of {x.size} elements"
             reason = (
-                f"{what} at {list(where.index or ())} of one only: {where.a} -> {where.b} ({count})"
+                f"{what} at {list(where.index or ())} on one side only: {where.a} -> {where.b} "
+                f"({count})"
             )
             return replace(where, tolerance=0.0, reason=reason)
     return None

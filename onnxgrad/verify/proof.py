@@ -163,7 +163,7 @@ def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Re
                 unknown |= dict.fromkeys(error.operators)
                 models = around(original, candidate, unknown)
         if not report and models.unmatched:
-            raise CannotCut(f"the second model does without {models.unmatched!r}, and differs")
+            raise CannotCut(f"the second model lacks {models.unmatched!r}, and differs")
     except (CannotCut, CannotRun) as error:
         if first is None or not first.certain:
             raise first or error from None

@@ -69,8 +69,8 @@ class Trial:
             shape, rows = np.asarray(self.expected[name]).shape, np.asarray(self.feeds[mask]) != 0
             if shape[: rows.ndim] != rows.shape:
                 raise InputError(
-                    f"{where}: {mask!r} is {list(rows.shape)}, and the sizes of {name!r}, "
-                    f"{list(shape)}, do not begin with it"
+                    f"{where}: the shape of {name!r}, {list(shape)}, must begin with that of "
+                    f"{mask!r}, {list(rows.shape)}"
                 )
             wide = rows.reshape(rows.shape + (1,) * (len(shape) - rows.ndim))
             found[name] = np.broadcast_to(wide, shape)

@@ -142,9 +142,9 @@ def test_of_one_output_and_of_all() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"atol": -1.0}, "atol: a number from 0 on"),
-        ({"rtol": math.nan}, "rtol: a number from 0 on"),
-        ({"rtol": {"y": math.inf}}, "rtol: a number from 0 on"),
+        ({"atol": -1.0}, "atol must be a number from 0 on"),
+        ({"rtol": math.nan}, "rtol must be a number from 0 on"),
+        ({"rtol": {"y": math.inf}}, "rtol must be a number from 0 on"),
         ({"metric": "cosine"}, "write cosine=LEAST or psnr=LEAST or top1=LEAST"),
         ({"metric": "l2=3"}, "write cosine=LEAST"),
         ({"metric": "worst=0"}, "the most is a number above 0"),

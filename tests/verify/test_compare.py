@@ -57,9 +57,9 @@ def test_zero_against_something_is_all_of_it() -> None:
         (X, [X], "was a tensor, is a sequence"),
         ([X, X], [X], "had 2 elements, has 1"),
         (X, None, "was tensor, is absent"),
-        (np.array([1, np.nan]), np.array([np.nan, 1]), "NaN at [0] of one only"),
-        (np.array([1, np.inf]), np.array([1, -np.inf]), "infinity at [1] of one only"),
-        (np.array([1, np.inf]), np.array([1, 1e38]), "infinity at [1] of one only"),
+        (np.array([1, np.nan]), np.array([np.nan, 1]), "NaN at [0] on one side only"),
+        (np.array([1, np.inf]), np.array([1, -np.inf]), "infinity at [1] on one side only"),
+        (np.array([1, np.inf]), np.array([1, 1e38]), "infinity at [1] on one side only"),
     ],
 )
 def test_structure(a: object, b: object, words: str) -> None:

@@ -86,7 +86,7 @@ def test_a_difference_on_either_side_is_found(change: tuple[str, str]) -> None:
     ("change", "why"),
     [
         (("k = 3", "k = 4"), "only the second model has the acme::Mystery of 'm'"),
-        (("m = acme.Mystery <k = 3> (c, b)", "m = Identity (c)"), "does without 'm', and differs"),
+        (("m = acme.Mystery <k = 3> (c, b)", "m = Identity (c)"), "lacks 'm', and differs"),
         (("acme.Mystery <k = 3> (c, b)", "acme.Mystery <k = 3> (c)"), "only the second model"),
     ],
 )

@@ -149,7 +149,7 @@ def test_where_all_rows_are_excused_nothing_is_proved() -> None:
     [
         ({"z": "mask"}, "no output 'z' "),
         ({"y": "masks"}, "no input 'masks' "),
-        ({"n": "x"}, r"'x' is \[.*\], and the sizes of 'n', \[.*\], do not begin with it"),
+        ({"n": "x"}, r"the shape of 'n', \[.*\], must begin with that of 'x', \[.*\]"),
     ],
 )
 def test_rows_and_masks_that_there_are_not(excuse: dict[str, str], words: str) -> None:

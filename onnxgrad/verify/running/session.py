@@ -30,7 +30,7 @@ LIBRARIES: dict[str, None] = {}
 @known_keywords
 def custom_ops(path: str | os.PathLike[str]) -> None:
     """Makes onnxruntime load a library of custom operators
-    (`SessionOptions.register_custom_ops_library`) for every model that it runs: in proofs,
+    (SessionOptions.register_custom_ops_library) for every model that it runs: in proofs,
     `check_gradient`, benchmarks and training.
 
     The library is native code and runs with your rights: in child processes, and in this process
