@@ -388,7 +388,7 @@ def _accepted(model: ModelProto, name: str) -> Iterator[Collection[str]]:
     weights = {t.name: TypeProto(tensor_type=TypeProto.Tensor(elem_type=t.data_type))
                for t in model.graph.initializer}  # fmt: skip
     versions, alike = domains.versions(model.opset_import), [name]
-    for value in alike:  # which grows
+    for value in alike:  # the list grows in the loop
         for node in model.graph.node:
             domain = domains.canonical(node.domain)
             if value not in node.input or not onnx.defs.has(node.op_type, domain):

@@ -39,7 +39,7 @@ from onnxgrad.wording import option
 
 _JITTER = 2.0**-51
 _PERTURBED_RUNS = 3
-_LAST_BITS = 2.0**-22  # the last bits of a float32, which sums of hundreds of terms change
+_LAST_BITS = 2.0**-22  # the relative error of a float32 sum of hundreds of terms
 QUANTISES = frozenset({
     "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger",
     "ConvInteger", "QGemm", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",

@@ -153,7 +153,7 @@ class _Decisions:
         self.opset = opset
         self.types = types
         self.count = 0
-        # exact values, which no rounding touched; and whole numbers, exact or rounded
+        # values without any rounding error; and whole numbers, exact or rounded
         self.exact = {v.name for v in proto.graph.input}
         self.whole: set[str] = {""}
         for graph in every_graph(proto.graph):

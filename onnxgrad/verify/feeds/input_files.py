@@ -118,7 +118,7 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
         return {named: read(message)}
     except InputError:
         raise
-    # protobuf's DecodeError (its module differs), and what onnx raises for a broken tensor
+    # protobuf's DecodeError (its module differs), and onnx's errors for a broken tensor
     except Exception as error:
         raise InputError(
             f"{path} is not a {kind.__name__}: {' '.join(str(error).split())[:200]}"

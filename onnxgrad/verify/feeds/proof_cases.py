@@ -40,14 +40,14 @@ _WEIGHTS = 1 << 17
 
 
 def jumps(model: ModelProto) -> bool:
-    """Whether a small model contains, also nested or in a function, an operator whose result jumps
-    or saturates.
+    """True if the model is small and contains, also nested or in a function, an operator whose
+    result jumps or saturates.
     """
     return small(model) and any(node.op_type in _JUMPS for node in model_nodes(model))
 
 
 def small(model: ModelProto) -> bool:
-    """Whether a model is small enough for many runs in a proof."""
+    """True if a model is small enough for many runs in a proof."""
     return sum(1 for _ in model_nodes(model)) <= _NODES and weight_elements(model.graph) <= _WEIGHTS
 
 
@@ -174,18 +174,18 @@ class _Picker:
         return found
 
     def roomy(self, plan: dict[str, int], seed: int) -> bool:
-        """Whether every input has room for zeros, ties and other values at this plan."""
+        """True if every input has room for zeros, ties and other values at this plan."""
         feeds = self.feeder.feeds(seed=seed, dims=plan)
         return all(isinstance(v, np.ndarray) and v.size >= _ROOM for v in feeds.values())
 
     def wide(self, plan: dict[str, int], seed: int) -> bool:
-        """Whether no input shrinks to one element, with which a mask has only one value."""
+        """True if no input shrinks to one element, with which a mask has only one value."""
         feeds = self.feeder.feeds(seed=seed, dims=plan)
         return not any(isinstance(v, np.ndarray) and v.ndim and v.size <= 1 for v in feeds.values())
 
 
 def _alive(results: Results) -> bool:
-    """Whether every output has a finite value to compare."""
+    """True if every output has a finite value to compare."""
     return all(has_finite(value) for value in results.values())
 
 

@@ -45,7 +45,7 @@ from onnxgrad.wording import counted, option
 _FIRST = 16  # values of the first batch
 _GROWTH = 4
 _BYTES = 1 << 28  # of the values of one batch, once their sizes are known
-_QUANTUM = 2.0 / 127  # of the largest value: what 8 bits on one path alone may cost
+_QUANTUM = 2.0 / 127  # of the largest value: the error of 8 bits on one path only
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -98,7 +98,7 @@ class Marked:
         return [results[v.name] for v in proto.graph.output]
 
     def quantised(self, name: str) -> bool:
-        """Whether a value is quantised with a known scale."""
+        """True if a value is quantised with a known scale."""
         return scale_of(self.makers, name) is not None
 
 
@@ -261,7 +261,7 @@ class Comparison:
 
 
 def _alike(a: Value, b: Value) -> bool:
-    """Whether two values can be a pair: equal shapes, and both floats or both not."""
+    """True if two values can be a pair: equal shapes, and both floats or both not."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return type(a) is type(b)
     return a.shape == b.shape and is_float(a) == is_float(b)

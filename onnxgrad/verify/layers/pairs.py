@@ -24,7 +24,7 @@ _SCALES = {
     **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "QLinearReduceMean",
                      "QLinearAveragePool", "QLinearGlobalAveragePool"), (3, 4)),
 }  # fmt: skip
-# what leaves quantised values as they are
+# operators that do not change quantised values
 _MOVES = frozenset({
     "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "MaxPool", "Gather",
     "Slice", "Split", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
@@ -47,8 +47,8 @@ class Pair:
 
     @property
     def is_guess(self) -> bool:
-        """Whether the pair may be wrong: by modules, or by a name with a counter of the
-        exporter.
+        """True if the pair may be wrong: it was found by modules, or by a name with a counter of
+        the exporter.
         """
         counted = self.by == "name" and self.name == self.other and _COUNTED.fullmatch(self.name)
         return self.by == scopes.BY or bool(counted)

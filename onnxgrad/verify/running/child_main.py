@@ -63,7 +63,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             memory.set(limit)
             answer: tuple[Any, ...] = ("ok", _VERBS[verb](sessions, *arguments))
             del arguments
-        except Exception as error:  # noqa: BLE001  # libraries raise their own classes; the parent decides what it means
+        except Exception as error:  # noqa: BLE001  # libraries raise their own classes; the parent interprets them
             answer = ("failed", type(error).__name__, " ".join(str(error).split()))
         send(answers, answer)
         del answer
