@@ -233,7 +233,7 @@ def test_to_proto_takes_what_was_loaded() -> None:
 @pytest.mark.parametrize("found", [None, b"model", {"graph": 1}, onnx.GraphProto()], ids=type)
 @pytest.mark.parametrize("kind", [ONNXProgram, OnnxFunction])
 def test_a_kind_that_gives_something_else_than_a_model(kind: Any, found: Any) -> None:
-    words = f"the {kind.__name__} gives a {type(found).__name__}, not a ModelProto"
+    words = f"the {kind.__name__} returned a {type(found).__name__}, not a ModelProto"
     with pytest.raises(InputError, match=words):
         onnxgrad.load(kind(found))
 

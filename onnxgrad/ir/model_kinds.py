@@ -86,7 +86,7 @@ def to_model_proto(model: Any) -> ModelProto:
 def _checked(found: Any, model: Any) -> ModelProto:
     if not isinstance(found, ModelProto):
         raise InputError(
-            f"the {type(model).__name__} gives a {type(found).__name__}, not a ModelProto"
+            f"the {type(model).__name__} returned a {type(found).__name__}, not a ModelProto"
         )
     return found
 

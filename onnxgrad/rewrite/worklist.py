@@ -73,7 +73,7 @@ class Law:
 
     @property
     def maker(self) -> object:
-        """Marks the bindings that a one-shot law emitted; None for other laws."""
+        """Marks the bindings that a one-shot law emitted; None for others."""
         return (self.pattern, self.build) if self.shrinks is None else None
 
     @property

@@ -275,7 +275,7 @@ STUMBLING = {
         { y = LayerNormalization(x, s) }""", 17, "rule of LayerNormalization failed at 'y",
     ),
     "more results than parts": (
-        "g (float[4] x) => (float[N] y) { y, z = Split<num_outputs = 1>(x) }", 18, "'num_outputs' is 1, and 2 are named",
+        "g (float[4] x) => (float[N] y) { y, z = Split<num_outputs = 1>(x) }", 18, "'num_outputs' is 1, but 2 are named",
     ),
     "more results than a call's parts": (
         """<ir_version: 8, opset_import: ["": 18, "f": 1]>

@@ -164,7 +164,7 @@ def test_a_reference_outside_a_function_is_refused() -> None:
     model.graph.node[0].attribute.add(name="alpha", ref_attr_name="a", type=AttributeProto.FLOAT)
     with pytest.raises(
         InputError,
-        match="LeakyRelu '': the attribute 'alpha' refers to a function's, outside of any",
+        match="LeakyRelu '': the attribute 'alpha' refers to a function's attribute outside of any",
     ):
         onnxgrad.load(model)
 

@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[onnx.ModelProto, str]] = {
     "negative size": (model(ADD, [raw("w", [-1], bytes(4))]), "the size -1"),
     "rank 300": (model(ADD, [raw("w", [1] * 300, bytes(4))]), "300 axes"),
     "input of rank 300": (model(ADD, x=value("x", [1] * 300)), "300 axes"),
-    "short raw_data": (model(ADD, [raw("w", [2, 3], bytes(23))]), r"23 bytes, its sizes \(2, 3\) ask for 24"),
+    "short raw_data": (model(ADD, [raw("w", [2, 3], bytes(23))]), r"23 bytes, its sizes \(2, 3\) require 24"),
     "short float_data": (model(ADD, [TensorProto(name="w", data_type=1, dims=[2], float_data=[1])]), "1 values"),
     "huge and empty": (model(ADD, [raw("w", [2**62, 2**62])]), "holds 0 bytes"),
     "offset of 5000 digits": (model(ADD, [external("w", [2], location="a", offset="9" * 5000)]), "offset of its"),

@@ -127,7 +127,9 @@ class _Reader:
             self._check_value(node, a, kinds)
         elif not function:
             raise self._wrong(
-                node, f"the attribute '{a.name}' refers to a function's, outside of any function"
+                node,
+                f"the attribute '{a.name}' refers to a function's attribute "
+                "outside of any function",
             )
 
     def _check_value(
@@ -161,7 +163,7 @@ class _Reader:
             raise self._wrong(node, f"the attribute '{a.name}' is {str(list(values))[:60]}")
         if a.name == "num_outputs" and a.i < len(node.output):
             raise self._wrong(
-                node, f"the attribute 'num_outputs' is {a.i}, and {len(node.output)} are named"
+                node, f"the attribute 'num_outputs' is {a.i}, but {len(node.output)} are named"
             )
 
     def _wrong(self, node: NodeProto, what: str) -> InputError:

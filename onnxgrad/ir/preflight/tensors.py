@@ -74,7 +74,7 @@ def check_tensor(tensor: TensorProto, where: str) -> None:
     if needed is not None and held != needed:
         raise InputError(
             f"{_named(tensor, where)} is damaged: it holds {held} {unit}, its sizes {_sizes(dims)} "
-            f"ask for {needed}"
+            f"require {needed}"
         )
 
 
