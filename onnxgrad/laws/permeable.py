@@ -127,15 +127,16 @@ def _softmax(b: Binding, perm: Perm) -> Moved | None:
 
 
 def _axes(b: Binding, at: int, since: int, rank: int) -> tuple[list[int] | None, bool]:
-    """The axes as nonnegative numbers, or None if they are unknown or absent; and whether they are
-    the operand `at`.
+    """The axes as nonnegative numbers, or None if they are unknown, absent, or one is there twice;
+    and whether they are the operand `at`.
     """
     held = b.version >= since
     given = b.operand(at)
     axes = (None if given is None else given.ints) if held else b.attr("axes")
     if not axes or not all(-rank <= a < rank for a in axes):
         return None, held
-    return [a % rank for a in axes], held
+    known = [a % rank for a in axes]
+    return (known if len({*known}) == len(known) else None), held
 
 
 def _with_axes(

@@ -266,6 +266,12 @@ def test_a_reduction_of_a_transpose(
     assert_same_results(done, feeds={"x": x})
 
 
+def test_an_axis_that_is_written_twice_stays() -> None:
+    """onnx's inference counts (1, -1) as one axis and (0, 0) as two."""
+    text = "g (float[3,2] x) => (float[2] o) { y = Transpose<perm=[1,0]>(x) o = ReduceL2<keepdims=0>(y, a) }"
+    assert rewritten(text, "simplify-transpose", {"a": i64(1, -1)}).ops == ["Transpose", "ReduceL2"]
+
+
 @pytest.mark.parametrize("name", REDUCES)
 def test_transposes_around_a_reduction(name: str) -> None:
     text = f"""g (float[2,N,4] x) => (float[] o) {{ t = Transpose<perm = [2, 0, 1]>(x)

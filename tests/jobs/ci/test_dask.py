@@ -125,5 +125,5 @@ def test_workers_that_see_other_files_are_refused(cluster: str, jobs: list[Job])
 def test_no_scheduler(address: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("onnxgrad.jobs.ci.dask._CONNECTING", 1.0)
-    with pytest.raises(InputError, match=f"^dask {address}: no scheduler answers"):
+    with pytest.raises(InputError, match=f"^dask: no scheduler answers at {address}: "):
         list(each_on(address, jobs))
