@@ -114,6 +114,11 @@ CASES: dict[str, Callable[[], tuple[TrainingStep, Any, float | None]]] = {
         [examples(9, i) for i in range(5)],
         0.1,
     ),
+    "class weights": lambda: (
+        of(CrossEntropy(weight=(1.0, 2.0, 5.0))),
+        [examples(9, i) for i in range(5)],
+        0.1,
+    ),
     "ignored": lambda: (step(SGD()), [examples(8), half_ignored(), examples(7)], 0.1),
     "padded": lambda: (
         training_step(language(), SequenceCrossEntropy(), SGD()),
@@ -182,7 +187,6 @@ RUNS: dict[str, Callable[[Path], None]] = {
     "dropout": dropped,
     "whole": lambda folder: fit(folder, whole, log=folder / "log"),
     "first half": lambda folder: fit(folder, whole, steps=9, log=folder / "log"),
-    "weights": lambda folder: fit(folder, whole, CrossEntropy(weight=(1.0, 2.0, 5.0))),
     "function": lambda folder: fit(folder, whole, square),
     "two means": lambda folder: fit(
         folder, lambda: iter([half_ignored()]), CrossEntropy() + Custom(square, over_batch="mean")
