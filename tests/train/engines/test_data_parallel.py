@@ -86,7 +86,10 @@ def test_the_leader_saves_and_logs_and_a_run_goes_on(tmp_path: Path) -> None:
     ("name", "words"),
     [
         ("function", 'declare it, as in Custom(f, over_batch="mean")'),
-        ("two means", "'labels' has labels that are ignored or have weights, and the loss has other terms"),
+        (
+            "two means",
+            "'labels' has labels that are ignored or have weights, and the loss has other terms",
+        ),
         ("other step", "the processes have different training steps"),
     ],
 )
