@@ -1,8 +1,8 @@
-"""The backward walk: bindings in reverse order, one rule each, partials added up.
+"""The backward walk: applies one rule to each binding, in reverse order, and adds up partials.
 
-`backward` works on any block: the main graph, or the body of a loop whose rule differentiates it in
-a block of its own. It emits through the emitter in force (`emitting(block, share=True)`), so
-partials that are equal are computed once. Only what a requested adjoint needs is emitted.
+`backward` works on any block: the main graph, or the body of a loop whose rule differentiates the
+body in a separate block. It emits through the current emitter (`emitting(block, share=True)`), so
+equal partials are computed once. It emits only what a requested adjoint needs.
 """
 
 from __future__ import annotations
@@ -28,39 +28,41 @@ from onnxgrad.laws.sums import add_up
 
 
 class View(Protocol):
-    """Returns the binding that a rule reads in place of a forward one: checkpointing recomputes."""
+    """Returns the binding that a rule reads in place of a forward one, which checkpointing may
+    recompute.
+    """
 
     @property
     def originals(self) -> Mapping[Var, Var]:
         """The forward value that each operand of a stand-in replaces."""
 
     def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
-        """Remember the partials of each value, to which the walk adds."""
+        """Remember the mapping to which the walk adds the partials of each value."""
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """The binding to read for `b`, at which the adjoints `g` have arrived."""
+        """Return the binding to read for `b`, at which the adjoints `g` have arrived."""
 
 
 class AsKept:
-    """Everything is kept: a rule reads the forward binding itself."""
+    """Keeps everything: a rule reads the forward binding itself."""
 
     originals: Mapping[Var, Var] = MappingProxyType({})
 
     def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
-        """Nothing waits for partials."""
+        """Do nothing, because nothing waits for partials."""
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """`b`."""
+        """Return `b`."""
         return b
 
 
 class Intact(AsKept):
-    """Everything is kept, and rules read a stand-in of a recurrent operator, which they would
-    replace in the forward part.
+    """Keeps everything, and leaves recurrent operators in the forward part: rules, which would
+    replace these, read a stand-in.
     """
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """`b`, or a binding like it that is not part of the graph."""
+        """Return `b`, or for a recurrent operator a copy that is not part of the graph."""
         recurrent = b.op in ("GRU", "LSTM", "RNN") and not b.domain
         return Binding(b.node, b.block, list(b.inputs), b.outputs) if recurrent else b
 
@@ -71,11 +73,10 @@ _AS_KEPT = AsKept()
 def backward(
     block: BindingBlock, seeds: Mapping[Var, Any], wanted: Sequence[Var], *, view: View = _AS_KEPT
 ) -> dict[Var, Any]:
-    """The adjoints of `wanted`, those of the values in `seeds` given; a value that no seed depends
-    on is left out.
+    """Return the adjoints of `wanted`, except for values on which no seed depends.
 
-    `wanted` may hold values of enclosing blocks. Raises InputError for an operator without a rule
-    and for a rule that returns an impossible partial.
+    seeds: the given adjoints by value. wanted: may contain values of enclosing blocks. Raises
+    InputError for an operator without a rule and for a rule that returns an impossible partial.
     """
     paths = paths_of(block)
     needed = influenced(block, wanted, paths) & reaching(block, seeds, paths)
@@ -86,7 +87,7 @@ def backward(
     guards = guards_of(block)
     bindings = list(block.bindings)  # emission into the same block must not be walked
     for b in reversed(bindings):
-        # nothing flows from a result without elements, and rules need not know of such
+        # nothing flows from a result without elements, so rules need not handle empty ones
         if not any(v in arrived and 0 not in (v.shape or ()) for v in b.outputs if v is not None):
             continue
         g = [
@@ -96,7 +97,7 @@ def backward(
         needing = [v for v in paths[b] if v in needed]
         if not needing:
             continue
-        # a chain that is recomputed has no bindings at hand
+        # the bindings of a chain that is recomputed are not available yet
         chained = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else []
         for v, partial in chained:
             arrived.setdefault(v, []).append(partial)
@@ -133,8 +134,8 @@ def _partials(
     originals: Mapping[Var, Var],
     guard: Guard | None,
 ) -> list[tuple[Var, Any]]:
-    """(value, its partial) for each operand slot that needs one; `read` is where the rule finds
-    operands and outputs.
+    """Return (value, partial) for each operand slot that needs a partial. The rule reads operands
+    and outputs of the binding `read`.
     """
     if rule.kind == "vjp_blocks":
         with naming(rule, forward):
@@ -148,7 +149,7 @@ def _partials(
                 continue
             if guard is not None and isinstance(partial, Var):
                 partial = guard(partial, read)
-            # behind an operator that onnx does not know a value has no type
+            # the result of an operator that onnx does not know has no type
             untyped = v.type is None and rule.broadcasts
             if isinstance(partial, Var) and (untyped or isinstance(v.type, TensorType)):
                 partial = fit(partial, v, rule.name, rule.broadcasts, forward, i)

@@ -1,10 +1,9 @@
-"""Chains of bindings that are one function: one formula computes the operand's adjoint from the
-result's, and the walk skips the bindings between.
+"""Chains of bindings that form one function: one formula computes the operand's adjoint from the
+result's adjoint, and the walk skips the bindings between.
 
-Exporters write Gelu by tanh as nine bindings, whose rules together emit eleven; in closed form,
-reading the forward values, it takes eight. `chain` registers a formula of the partial of `x`. Other
-readers of the values between are not affected: their adjoints take their own way, and add up with
-these.
+Exporters write Gelu by tanh as nine bindings, whose rules together emit eleven. In closed form,
+which reads forward values, it takes eight. `chain` registers a formula of the partial of `x`. Other
+readers of the values between are not affected: their adjoints flow as usual and are added.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from onnxgrad.rewrite.pattern import Pattern
 
 @dataclass(frozen=True)
 class Chain:
-    """A pattern over a capture `x`, or two, `x` and `z`, and numbers, and the formula `f(g, y,
-    captures by name ...)` of the partial of `x`, or of both.
+    """A pattern over numbers and one capture `x`, or two, `x` and `z`. The formula
+    `f(g, y, captures by name ...)` returns the partial of `x`, or of both.
     """
 
     name: str
@@ -37,7 +36,7 @@ _CHAINS: dict[tuple[str, str], list[Chain]] = {}
 
 
 def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
-    """Register the formula that is decorated; its docstring states what the chain computes."""
+    """Register the decorated formula. Its docstring states the function of the chain."""
 
     def register(formula: Formula) -> Formula:
         for head in sorted(pattern.heads or ()):
@@ -50,10 +49,10 @@ def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
 def closed(
     root: Binding, g: Var | None, needed: Collection[Var], wanted: Collection[Var]
 ) -> list[tuple[Var, Var]]:
-    """The operands of the chain that ends at `root`, each with its partial; nothing if no chain
-    does, or if the adjoint of something else in it is needed.
+    """Return the operands of the chain that ends at `root`, each with its partial; an empty list if
+    no chain ends there, or if the adjoint of another value in it is needed.
 
-    needed: the values between those whose adjoints are `wanted` and the targets.
+    needed: the values on paths between the targets and those whose adjoints are `wanted`.
     """
     for found in _CHAINS.get((root.domain, root.op), ()) if g is not None else ():
         for captured in match_binding(found.pattern, root):
@@ -76,8 +75,8 @@ def closed(
 
 
 def _around(root: Binding, ends: Collection[Var]) -> tuple[list[Var], list[Var]]:
-    """The values between `ends` and the result of `root`, and their other operands: the numbers of
-    the chain, and values that another block defines.
+    """Return the values between `ends` and the result of `root`, and their other operands: the
+    numbers of the chain, and values that another block defines.
     """
     between: dict[Var, None] = {}
     beside: list[Var] = []

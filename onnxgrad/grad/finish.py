@@ -1,5 +1,5 @@
-"""Act three of `differentiate`: internal operators and unread values are removed, the graph is
-simplified, and its bindings are put in order.
+"""Act three of `differentiate`: removes internal operators and unread values, simplifies the graph,
+and orders its bindings.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from onnxgrad.rewrite.worklist import apply_rules
 
 
 def finish(task: Prepared) -> None:
-    """Leave the forward part as it was read, but for what rules replaced there (LSTM and GRU), and
-    the backward part as short as it can be.
+    """Restore the forward part, except for operators that rules replaced there (LSTM and GRU), and
+    simplify the backward part.
 
-    Rounding and anchors close first, for they are bindings that simplifying would have to look
-    through; the order of the sinks comes last, because everything before moves bindings.
+    Internal operators and anchors are removed first, because rewrite rules do not match through
+    them. The order of the sinks comes last, because every other step moves bindings.
     """
     program, block = task.program, task.block
     _lift_internal(program)
     for identity in task.anchors:
-        if identity.is_live:  # the floats' path of moved integers goes once adjoints have taken it
+        if identity.is_live:  # removing the internal operators removed the paths in floats
             remove_barrier(identity, task.model_names)
     block.remove_unused()
     if task.request.simplify:
         simplify(program, task.requested, task.forward)
     drop_constants(block, task.weights)
-    # functions whose every call was opened; what nothing called before is none of our business
+    # remove functions if every call was opened; functions that nothing called before stay
     for key in set(task.functions) - reachable(program):
         del program.functions[key]
     sinks_last(block, task.forward)
 
 
-# operators that stand in a graph while its gradient is formed, and the operand that each stands for
+# operators that exist only while a gradient is formed, and the operand that replaces each
 _STANDING_FOR = {STOPPED: 0, SHADOWED: 1, STRAIGHT_THROUGH: 3}
 
 
 def _lift_internal(program: Program) -> None:
-    """Take our own operators out again, in recomputed copies and nested blocks too."""
+    """Remove internal operators, in recomputed copies and nested blocks too."""
     for name, place in _STANDING_FOR.items():
         for b in [b for b in program.main.walk() if (b.domain, b.op) == (INTERNAL, name)]:
             value = b.inputs[place]
@@ -66,13 +66,13 @@ def _lift_internal(program: Program) -> None:
 
 
 def sinks_last(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Put emitted bindings that nothing reads at the end, those that can run earliest (the
-    shallowest) last of all: for the memory of a run.
+    """Put emitted bindings that nothing reads at the end, the shallowest, which can run earliest,
+    last of all. This saves memory in a run.
 
-    onnxruntime walks depth-first from the graph's sinks, the last one first, and runs what each
-    needs. If the sinks stood in the order in which the backward walk made them, the first
-    parameter's gradient would run first, and with it the whole backward chain: every other weight
-    gradient would wait, holding its activation and its adjoint.
+    onnxruntime walks depth-first from the graph's sinks, the last one first, and runs the bindings
+    that each needs. In the order of the backward walk, the first parameter's gradient would run
+    first, and with it the entire backward chain. Every other weight gradient would wait, and its
+    activation and its adjoint would stay in memory.
     """
     block.schedule()
     depth: dict[Binding, int] = {}
@@ -137,9 +137,10 @@ def simplify(
     forward: Collection[Binding],
     trace: Trace | None = None,
 ) -> None:
-    """Simplify in place what the backward walk added; the bindings in `forward` stay as they are.
+    """Simplify the bindings that the backward walk added, in place. Those in `forward` stay.
 
-    `variables`, the requested initializers, are never folded: their values will be replaced.
+    variables: the requested initializers, which are never folded because their values will be
+    replaced.
     """
     trace = trace or Trace()
     with variable(variables):
@@ -153,7 +154,7 @@ def simplify(
 
 
 def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Evaluate what depends on small constants and known sizes only."""
+    """Evaluate bindings that depend only on small constants and known sizes."""
     block.schedule()
     with emitting(block, share=True):
         for b in [b for b in block.bindings if b not in forward and len(b.outputs) == 1]:
@@ -164,14 +165,14 @@ def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
 
 
 def drop_constants(block: BindingBlock, kept: Collection[str]) -> None:
-    """Remove the initializers that nothing reads, but for those of the model (`kept`)."""
+    """Remove the initializers that nothing reads, except those of the model (`kept`)."""
     for v in [v for v in block.initializers.values() if not v.use_count and v.name not in kept]:
         block.remove_initializer(v)
 
 
 @contextmanager
 def variable(values: Iterable[Var]) -> Iterator[None]:
-    """While this lasts, initializers among `values` are not constants."""
+    """Treat initializers among `values` as variable, not constant, within this context."""
     weights = [v for v in values if v.initializer is not None]
     for v in weights:
         v.variable = True

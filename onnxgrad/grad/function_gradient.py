@@ -1,4 +1,4 @@
-"""The gradient of a named local function as a function of its own, beside it in the file."""
+"""The gradient of a local function, as another function in the same file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onnxgrad.passes.remove_unused import names_function
 
 
 def add_function_gradient(program: Program, name: str) -> FunctionKey:
-    """Add the gradient of a function to a program of opset 18 or above; return the key of the new
+    """Add the gradient of a function to a program of opset 18 or above. Returns the key of the new
     function.
     """
     key = _find(program, name)
@@ -51,7 +51,7 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
 def _tried(
     program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> FunctionProto | None:
-    """The gradient at other values of the attributes, None if these are not valid."""
+    """Return the gradient for other values of the attributes, None if these are not valid."""
     try:
         return _gradient_at(program, key, types, values)
     except OnnxgradError:
@@ -61,7 +61,9 @@ def _tried(
 def _gradient_at(
     program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> FunctionProto:
-    """The gradient of a function whose attributes have these values, without attributes."""
+    """Return the gradient of a function for these values of its attributes, as a function without
+    attributes.
+    """
     domain, own, overload = key
     found = differentiate(
         load(as_model(program, key, types, values)),
@@ -92,7 +94,7 @@ def _gradient_at(
 
 
 def check_function(program: Program, name: str, **options: Any) -> GradientReport:
-    """`check_gradient` of the function, with the sizes of its first call; errors as of
+    """Run `check_gradient` on the function, with the sizes of its first call. Raises the errors of
     `function_gradient`.
     """
     key = _find(program, name)
@@ -104,8 +106,8 @@ def check_function(program: Program, name: str, **options: Any) -> GradientRepor
 def request(
     program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> tuple[list[str], list[str]]:
-    """By which operands, and of which results: all floating-point ones. InputError when there
-    are none.
+    """Return the names of all floating-point operands and results. Raises InputError if there are
+    none.
     """
     model = load(as_model(program, key, types, values))
     wrt = [v.name for v in model.main.inputs if is_float(v)]
@@ -120,8 +122,8 @@ def request(
 def as_model(
     program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> ModelProto:
-    """The function's body as the main graph of a model with operands of these types, and these
-    values of its attributes.
+    """Return a model whose main graph is the function's body, for these types of its operands and
+    these values of its attributes.
     """
     body = program.functions[key].proto
     proto = to_proto(program)
@@ -154,8 +156,8 @@ def _find(program: Program, name: str) -> FunctionKey:
 
 
 def values_of_calls(program: Program, key: FunctionKey) -> list[Values]:
-    """The attributes that calls in the main graph give, with the function's defaults; each
-    combination once.
+    """Return the attributes of all calls in the main graph, completed by the function's defaults,
+    each combination once.
     """
     body = program.functions[key].proto
     if not isinstance(body, FunctionProto):
@@ -197,7 +199,7 @@ def _operands(b: Binding, count: int) -> list[Type | None]:
 
 
 def _open(type_: Type) -> Type:
-    """The same with sizes left open: the function serves all its calls."""
+    """Return the type with open sizes, because the function serves all its calls."""
     if isinstance(type_, TensorType) and type_.shape is not None:
         return TensorType(type_.dtype, (None,) * len(type_.shape))
     if isinstance(type_, SequenceType) and type_.elem is not None:

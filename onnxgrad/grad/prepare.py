@@ -1,12 +1,11 @@
-"""Act one of `differentiate`: the forward part is changed until the backward walk can read it, and
-targets and `wrt` are resolved.
+"""Act one of `differentiate`: changes the forward part until the backward walk can read it, and
+resolves targets and `wrt`.
 
-The order of the steps is not free. The opset comes first, because raising it makes another program.
-Checkpoint marks come off before anything follows an edge: they stand between a value and its
-readers. Targets are found before requested weights of nested graphs move out, because that needs to
-know what reaches them. Rounding is opened before `wrt` is read: "params" means the weights in front
-of it. Calls are opened last, only on paths between `wrt` and the targets, and what the walk reads
-is chosen among the bindings that are there then.
+The order of the steps matters. The opset comes first, because raising it returns another program.
+Checkpoint marks are taken out before a step replaces their readers. Targets are found before
+requested weights of nested graphs move to the main graph. Quantisations are opened before `wrt` is
+resolved, because "params" includes the weights in front of them. Calls are opened last, only on
+paths between `wrt` and the targets; the bindings to recompute are chosen afterwards.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class GradientRequest(metaclass=Declared):
     """The options of a gradient: see `gradient`. Raises InputError for a wrong adjoint or `names`.
 
     excluded: names that `wrt` does not match, such as the constants of a loss.
-    safe: 0 in place of NaN at roots of squares and in branches of a Where.
+    safe: if true, use 0 in place of NaN at roots of squares and in branches of a Where.
     stop: values that are treated as constants (stop-gradient). detached: names among `excluded`
-    that are treated likewise.
+    that are treated as constants too.
     intact: if true, no rule replaces an operator of the forward part, such as an LSTM by a Scan.
     replaced: if true, requested values are fed at run time, so Constant nodes among them become
     initializers.
@@ -79,7 +78,7 @@ class GradientRequest(metaclass=Declared):
 
 
 def check_names(names: str, count: int = 1) -> None:
-    """Raises InputError for a pattern without a place for each name."""
+    """Raise InputError for a pattern without a place for each name."""
     if names.count("{}") != count:
         places = "once, for the value's name" if count == 1 else "twice, for target and value"
         raise InputError(f"names must hold {{}} {places}; it is {names!r}")
@@ -89,11 +88,12 @@ def check_names(names: str, count: int = 1) -> None:
 class Prepared:
     """A program whose forward part can be walked back.
 
-    targets, requested: the values now. target_names, requested_names: their names in the model.
-    seed_names: the names after which the targets' adjoints are called. stops: values at which
-    gradients stop. view: returns the binding that a rule reads. anchors: Identities that keep the
-    place of a value until the end. forward: the model's bindings. model_names, weights: the names
-    of its values and initializers. functions: the functions that it called.
+    targets, requested: the values in the prepared program. target_names, requested_names: their
+    names in the model. seed_names: the names from which the targets' adjoints get theirs. stops:
+    values at which gradients stop. view: returns the binding that a rule reads. anchors: Identities
+    that define values of the model in place of an opened binding, until `finish`. forward: the
+    model's bindings. model_names, weights: the names of its values and initializers. functions: the
+    functions that it called.
     """
 
     program: Program
@@ -118,15 +118,15 @@ class Prepared:
 
 
 def prepare(program: Program, request: GradientRequest) -> Prepared:
-    """Change `program`, or another in its place if the opset has to be raised, until it can be
-    walked back.
+    """Change `program` until it can be walked back; a new program replaces it if the opset has to
+    be raised.
 
     Raises InputError for a request that does not fit the program.
     """
     given_names = set(program.names)
     program, raised = raise_opset(program)
-    # a constant of a function that raising opened is none of the model's values, as it is none
-    # where nothing is raised
+    # raising the opset may open functions: their constants are no values of the model, as they are
+    # none if nothing is raised
     made = (
         {v.name for b in program.blocks() for v in b.vars() if v.name not in given_names}
         if raised
@@ -192,7 +192,7 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
 
 
 def _fitting(targets: Sequence[Var], notes: list[str]) -> Adjoint:
-    """The adjoint that these targets can have: one of several elements has none by itself."""
+    """Return the kind of adjoint for these targets: an input if one has several elements."""
     several = next((v for v in targets if v.shape != ()), None)
     if several is None:
         return "ones"
@@ -210,10 +210,10 @@ def _view(
     requested: Sequence[Var],
     file_marks: FileMarks | None,
 ) -> View:
-    """The bindings that the backward walk reads: forward ones, or recomputed ones with
-    checkpointing.
+    """Return the view for the backward walk: of forward bindings, or with checkpointing of
+    recomputed ones.
 
-    The marks of the file count if none are given.
+    The marks in the file apply if the request has none.
     """
     checkpoint = request.checkpoint
     if request.intact:

@@ -1,5 +1,5 @@
-"""Adjoints of sequences and optionals: a sequence of the same length, element for element; the
-adjoint of an optional is that of its element.
+"""Adjoints of sequences and optionals. The adjoint of a sequence is a sequence of the same length,
+element by element; the adjoint of an optional is that of its element.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ from onnxgrad.laws.sums import add_up
 
 
 def element_type(sequence: Var) -> TensorType:
-    """The type of a sequence's elements, as far as known."""
+    """Return the type of a sequence's elements, as far as it is known."""
     kind = sequence.type
     elem = kind.elem if isinstance(kind, SequenceType) else None
     return elem if isinstance(elem, TensorType) else TensorType(0, None)
 
 
 def is_float(v: Var) -> bool:
-    """A floating-point tensor, or a sequence of them."""
+    """Whether the value is a floating-point tensor, or a sequence of those."""
     kind = v.type.elem if isinstance(v.type, SequenceType) else v.type
     return isinstance(kind, TensorType) and kind.dtype in FLOAT_DTYPES
 
 
 @contextmanager
 def nested(name: str) -> Iterator[BindingBlock]:
-    """A nested block to emit into; provenance as in the block around it."""
+    """Emit into a new nested block in this context, with the provenance of the outer block."""
     at, block = emitter(), nested_block(name)
     with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
         yield block
 
 
 def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Type) -> Var:
-    """SequenceMap: the sequence of `function(elements of the sequences at one position)`."""
+    """Emit a SequenceMap, which applies `function` to the elements of the sequences at each
+    position.
+    """
     with nested(name) as block:
         elements = [
             block.add_input(block.program.names.fresh("element"), element_type(s))
@@ -57,17 +59,17 @@ def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Typ
 
 
 def zero_sequence(like: Var) -> Var:
-    """A sequence of zeros, each of the shape of the element of `like` at its place."""
+    """Emit a sequence of zeros, each with the shape of the element of `like` at its position."""
     return map_elements("zeros", [like], zeros_like, element_type(like))
 
 
 def zeros_of(v: Var) -> Var:
-    """Zeros of the type of `v`, element by element in a sequence."""
+    """Emit zeros of the type of `v`, element by element for a sequence."""
     return zero_sequence(v) if isinstance(v.type, SequenceType) else zeros_like(v)
 
 
 def lengths(sequence: Var, axis: int) -> Var:
-    """The int64 vector of the elements' sizes along `axis`."""
+    """Emit the int64 vector of the elements' sizes along `axis`."""
 
     end = axis + 1 if axis != -1 else None
     sizes = map_elements(
@@ -80,7 +82,7 @@ def lengths(sequence: Var, axis: int) -> Var:
 
 
 def position(index: Var | None, length: Var) -> Var:
-    """The position counted from the front; the end if it is left out."""
+    """Emit the position, counted from the front; the end if `index` is None."""
     if index is None:
         return length
     index = op.Cast(index, to=TensorProto.INT64)
@@ -88,7 +90,7 @@ def position(index: Var | None, length: Var) -> Var:
 
 
 def add_up_sequences(contributions: Sequence[Any]) -> Any:
-    """The sum of the partials of one sequence (or optional) value, element by element."""
+    """Emit the sum of the partials of one sequence or optional, element by element."""
 
     def add(total: Var, other: Var) -> Var:
         if not isinstance(total.type, SequenceType):

@@ -1,4 +1,4 @@
-"""Partials are fitted to their operands: cast, and summed over broadcast axes."""
+"""Fits partials to their operands: casts them, and sums them over broadcast axes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from onnxgrad.ir.var import Var
 def fit(
     partial: Var, operand: Var, rule: str, broadcasts: bool, binding: Binding, index: int
 ) -> Var:
-    """`partial` with the type of `operand`: cast if need be, summed over the axes that were
-    broadcast.
+    """Return `partial` with the type of `operand`: cast if necessary, and summed over the axes that
+    were broadcast.
 
-    Raises InputError naming rule and binding when its shape cannot be that of operand `index`.
+    Raises InputError, which names rule and binding, if its shape cannot be that of operand `index`.
     """
     if partial.dtype and operand.dtype and partial.dtype != operand.dtype:
         if partial.dtype not in FLOAT_DTYPES:
@@ -58,8 +58,8 @@ def fit(
 
 
 def reduced_axes(source: Shape | None, wanted: Shape | None) -> tuple[int, ...] | str:
-    """The axes of `source` to sum over to get `wanted`; "undecided" by what is known, or
-    "mismatch".
+    """Return the axes of `source` to sum over to get `wanted`; "undecided" if the known sizes do
+    not decide, or "mismatch".
     """
     if source is None or wanted is None:
         return "undecided"
@@ -70,7 +70,7 @@ def reduced_axes(source: Shape | None, wanted: Shape | None) -> tuple[int, ...] 
     verdict = ""
     for i, (s, w) in enumerate(zip(source[lead:], wanted, strict=True), lead):
         if w == 1 and s != 1:
-            # the adjoint's axis may turn out to be 1 as well: summing over it is right all the same
+            # if the adjoint's axis turns out to be 1 as well, summing over it is still right
             axes.append(i)
         elif isinstance(s, int) and isinstance(w, int) and s != w:
             return "mismatch"
@@ -93,7 +93,7 @@ def _differ(source: Shape | None, wanted: Shape | None) -> bool:
 
 
 def contradict(a: Type | None, b: Type | None) -> bool:
-    """Whether no tensor is of both types."""
+    """Whether no tensor can be of both types."""
     if not (isinstance(a, TensorType) and isinstance(b, TensorType)):
         return False
     return bool(a.dtype and b.dtype and a.dtype != b.dtype) or _differ(a.shape, b.shape)
@@ -109,12 +109,12 @@ def _sum_over(partial: Var, axes: tuple[int, ...], lead: int) -> Var:
     return result
 
 
-# a row of ones has a column for each row that is added up: more are left to ReduceSum
+# the row of ones has a column for each row of the sum: a ReduceSum adds up more rows than this
 _MOST_ROWS = 1 << 16
 
 
 def _has_rows(v: Var, lead: int) -> bool:
-    """Whether the leading axes are worth joining: a product of known sizes in float32."""
+    """Whether a product should sum over the leading axes: sizes are known, the dtype is float32."""
     shape = v.shape or ()
     rows, columns = element_count(shape[:lead]), element_count(shape[lead:])
     if v.dtype != TensorProto.FLOAT or rows is None or not columns or len(shape) == lead:
@@ -123,9 +123,9 @@ def _has_rows(v: Var, lead: int) -> bool:
 
 
 def _sum_of_rows(v: Var, lead: int) -> Var:
-    """The sum over the leading axes as a product, 1' V, which onnxruntime computes in 0.24 to 0.95
-    of the time of a ReduceSum, and rounds less: of a million rows to 4e-6, where that is off by
-    2e-5 (`scripts/bench_forms.py`).
+    """Emit the sum over the leading axes as a product, 1' V. In onnxruntime, it takes 0.24 to 0.95
+    of the time of a ReduceSum, and rounds less: for a million rows it is off by 4e-6, a ReduceSum
+    by 2e-5 (`scripts/bench_forms.py`).
     """
     shape: tuple[Any, ...] = v.shape or ()
     rows, columns = math.prod(shape[:lead]), math.prod(shape[lead:])
@@ -135,7 +135,7 @@ def _sum_of_rows(v: Var, lead: int) -> Var:
 
 
 def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:
-    """Sum over the axes where the sizes differ, as seen at run time."""
+    """Sum over the axes whose sizes differ at run time."""
     wanted = shape_of(operand)
     actual = shape_of(partial)
     padded = wanted
@@ -152,8 +152,8 @@ def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:
 
 
 def sum_by_scale(each: Var, scale: Var, axis: int, rank: int) -> Var:
-    """The sum of `each` over all that shares an element of `scale`: one number, or one per place
-    along `axis`.
+    """Emit the sum of `each` over the elements that share an element of `scale`, which is one
+    number, or has one per position along `axis`.
     """
     if scale.rank == 0 or scale.shape == (1,):
         return reshape_like(op.ReduceSum(each, keepdims=0), scale)

@@ -1,5 +1,5 @@
-"""The values to differentiate with respect to: names, globs, "params". Weights of nested graphs
-move to the main graph.
+"""The values to differentiate with respect to, by names, globs or "params". Requested weights of
+nested graphs move to the main graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Wrt: TypeAlias = "str | Sequence[str] | None"
 
 PARAMS = "params"
 
-# a comma inside of brackets is one of a glob's characters
+# a comma inside of brackets belongs to a glob
 _COMMA = re.compile(r",(?![^\[]*\])")
 
 
@@ -47,14 +47,14 @@ def find_wrt(
     *,
     ste: bool = False,
 ) -> list[Var]:
-    """The values to differentiate with respect to, among the model's own `values`, in the order
-    of the request; globs in the model's order.
+    """Return the values to differentiate with respect to, among the model's own `values`, in the
+    order of the request. The matches of a glob are in the model's order.
 
-    None: every floating-point input, sequences among them. "params": the weights that reach a
-    target. Entries that begin with `!` take away from what those before them named. Raises
-    InputError for an unknown name, a name given twice, a value that is not a floating-point tensor
-    or is a measure of Resize, a glob without a match, an entry that excludes nothing, an empty
-    result, and a model without a floating-point input.
+    None stands for every floating-point input, including sequences; "params" for the weights that
+    reach a target. An entry that begins with `!` removes values that the entries before it named.
+    Raises InputError for an unknown name, a name given twice, a value that is not a floating-point
+    tensor or is a measure of Resize, a glob without a match, an entry that removes nothing, an
+    empty result, and a model without a floating-point input.
     """
     if wrt is None:
         return _float_inputs(block)
@@ -90,7 +90,7 @@ def _float_inputs(block: BindingBlock) -> list[Var]:
 
 
 def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[Var]:
-    """The value of that name, or those that a glob matches."""
+    """Return the value of that name, or the values that a glob matches."""
     if entry in values:
         if not is_float(v := values[entry]):
             raise InputError(
@@ -108,12 +108,12 @@ def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[V
     )
 
 
-# float operands that place or size a result, which moves with them; the rules give them nothing
+# float operands that determine the position or size of a result; the rules have no formula for them
 _MEASURES = {("", "Resize"): {1: "roi", 2: "scales"}}
 
 
 def _differentiable(v: Var) -> Var:
-    """`v`. Raises InputError for a measure, whose gradient would be a wrong zero."""
+    """Return `v`. Raises InputError for a measure, whose gradient would be a wrong zero."""
     for b in v.users:
         for index, name in _MEASURES.get((b.domain, b.op), {}).items():
             if index < len(b.inputs) and b.inputs[index] is v:
@@ -125,7 +125,7 @@ def _differentiable(v: Var) -> Var:
 
 
 def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
-    """The inputs and weights that a glob matches, or any values if it matches none of those."""
+    """Return the inputs and weights that a glob matches; if there are none, any other values."""
     matching = [
         v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)
     ]
@@ -148,8 +148,8 @@ def _without(found: Collection[Var], entry: str) -> list[Var]:
 
 
 def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
-    """The names, globs and PARAMS of a request, in order; one with commas that is not a value's
-    name is several.
+    """Return the names, globs and PARAMS of a request, in order. An entry with commas is split
+    unless it is the name of a value.
     """
     entries = [wrt] if isinstance(wrt, str) else list(wrt or ())
     return [
@@ -160,12 +160,12 @@ def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
 
 
 def is_glob(entry: str) -> bool:
-    """Whether it is a pattern of names."""
+    """Whether the entry is a pattern of names."""
     return any(c in entry for c in "*?[")
 
 
 def inside(block: BindingBlock, name: str) -> str:
-    """Which nested graph has a value of that name."""
+    """Return a text that names the nested graph with a value of that name; empty if none has."""
     for b in block.walk():
         for kind, inner in b.blocks.items():
             if any(v.name == name for v in inner.vars()):
@@ -179,8 +179,7 @@ def inside(block: BindingBlock, name: str) -> str:
 def parameters(
     block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var], *, ste: bool = False
 ) -> list[Var]:
-    """The weights that reach a target, in the model's order, dequantised integers among
-    them.
+    """Return the weights that reach a target, in the model's order, including dequantised integers.
 
     Raises InputError with the reason if there is none.
     """
@@ -195,13 +194,15 @@ def parameters(
 def weigh(
     block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var]
 ) -> dict[Var, Decision]:
-    """The decision for each floating-point constant that reaches a target, in the model's order."""
+    """Return the decision for each floating-point constant that reaches a target, in the model's
+    order.
+    """
     reached = reaching(block, targets)
     return decide(block.program, [v for v in float_constants(block, values) if v in reached])
 
 
 def float_constants(block: BindingBlock, values: Mapping[str, Var]) -> list[Var]:
-    """Initializers, Constants and integer ones behind a DequantizeLinear."""
+    """Return floating-point initializers and Constants, and dequantised integer ones."""
     sparse = set(block.sparse)
     return [
         v
@@ -212,7 +213,7 @@ def float_constants(block: BindingBlock, values: Mapping[str, Var]) -> list[Var]
 
 
 def _is_dequantized(v: Var) -> bool:
-    """A weight that the file keeps as integers."""
+    """Whether the value is a constant that the file stores as integers."""
     b = v.definition
     return (
         b is not None
@@ -242,14 +243,14 @@ def _no_weight(
     )
 
 
-# ---- weights of If, Loop and Scan: adjoints of theirs can be returned from the main graph only ---
+# ---- weights of If, Loop and Scan: only the main graph can return their adjoints -----------------
 
 
 def hoist_requested(program: Program, wrt: Wrt) -> None:
-    """Weights of nested graphs that `wrt` means, "params" or by name, become weights of the main
+    """Move the weights of nested graphs that `wrt` requests, by "params" or by name, to the main
     graph.
 
-    An unknown name may be the new name of a weight there, one of several called alike.
+    An unknown name may be the new name of such a weight, if several have the same name.
     """
     inner = nested_constants(program)
     outer = {v.name for v in program.main.vars()}
@@ -263,15 +264,14 @@ def hoist_requested(program: Program, wrt: Wrt) -> None:
 
 
 def nested_constants(program: Program) -> list[Var]:
-    """The floating-point initializers and Constants of nested graphs."""
+    """Return the floating-point initializers and Constants of nested graphs."""
     inner = blocks_in(program.main)[1:]
     return [v for block in inner for v in block.vars() if is_float_constant(v)]
 
 
 def hoist(program: Program, chosen: Collection[Var]) -> None:
     """Make these `nested_constants`, or Constants of the main graph, initializers of the main
-    graph. A name that another value shares gets a suffix: what two branches call `w` are two
-    weights.
+    graph. A name that another value shares gets a suffix: two branches may each have a weight `w`.
     """
     if not chosen:
         return
@@ -294,13 +294,13 @@ def hoist(program: Program, chosen: Collection[Var]) -> None:
 
 
 def is_float_constant(v: Var) -> bool:
-    """Whether the file holds it as a floating-point tensor, dense or sparse."""
+    """Whether the file stores the value as a floating-point tensor, dense or sparse."""
     kinds = (TensorProto, SparseTensorProto)
     return not v.is_input and v.dtype in FLOAT_DTYPES and isinstance(_tensor(v), kinds)
 
 
 def _tensor(v: Var) -> Any:
-    """The tensor that the file holds for a constant, None for any other value."""
+    """Return the tensor that the file stores for a constant, None for any other value."""
     if v.definition is None:  # a sparse one that was hoisted is still there
         return (
             v.initializer

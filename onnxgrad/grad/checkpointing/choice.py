@@ -1,8 +1,8 @@
-"""Segments chosen automatically: about sqrt(n) of them, or as few as fit a memory budget.
+"""Chooses recomputed segments automatically: about sqrt(n), or as few as fit a memory budget.
 
-(Chen, Xu, Zhang & Guestrin, Training Deep Nets with Sublinear Memory Cost, 2016.) Boundaries go
-where few bytes are alive, which in a residual network is the residual stream alone. The last
-segment is not recomputed.
+The method is that of Chen, Xu, Zhang & Guestrin, Training Deep Nets with Sublinear Memory Cost,
+2016. Boundaries lie where few bytes are alive; in a residual network, that is the residual stream
+alone. The last segment is not recomputed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onnxgrad.ir.var import Var
 
 @dataclass(frozen=True)
 class Segments:
-    """About this many boundaries. Raises InputError where sizes are open."""
+    """A choice of about this many boundaries. It is an InputError if sizes are open."""
 
     count: int
 
@@ -38,12 +38,12 @@ Choice: TypeAlias = (
 
 
 def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
-    """The marks for `checkpoint=`: a Checkpoint or its fields by name, value names (each starts a
-    segment), "auto", another policy of `keeping`, or a budget.
+    """Return the marks for `checkpoint=`: a Checkpoint or its fields by name, value names (each
+    starts a segment), "auto", another policy of `keeping`, or a budget.
 
     A budget is a number of bytes, or text such as "512MB". `needed` are the forward bindings that
-    the backward part passes. Raises InputError for a budget that no choice of segments meets, or
-    that open dimensions make meaningless.
+    the backward part differentiates. Raises InputError for a budget that no choice of segments
+    meets, and for a budget if dimensions are open.
     """
     if isinstance(choice, Mapping):
         choice = Checkpoint(**choice)
@@ -61,8 +61,8 @@ def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Ma
 
 
 def budget_of(choice: Choice) -> int | None:
-    """Return the bytes that a budget allows, None for other choices. Raises InputError for a text
-    that is neither a policy nor a budget.
+    """Return the bytes of a budget, None for other choices. Raises InputError for a text that is
+    neither a policy nor a budget.
     """
     if not isinstance(choice, str) or choice in POLICIES:
         return choice if isinstance(choice, int) else None
@@ -76,7 +76,7 @@ def budget_of(choice: Choice) -> int | None:
 
 
 def plans(bindings: int) -> list[Choice]:
-    """Return choices for so many bindings, those that recompute the least first."""
+    """Return the choices for this number of bindings, ordered from the least recomputation."""
     most, found = 4 * math.isqrt(bindings) + 1, [1, 2, 3]
     while found[-1] < most:
         found.append(min(most, 2 * found[-1]))
@@ -91,7 +91,9 @@ def _segmented(block: BindingBlock, needed: list[Binding], count: int) -> Marks:
 
 
 def _by_policy(block: BindingBlock, needed: list[Binding], policy: str) -> Marks:
-    """Marks by which results of products, or inputs alone, are kept; of "everything", none."""
+    """Return the marks that keep the results of products ("products"), or only inputs ("nothing");
+    no marks for "everything".
+    """
     if policy == "everything":
         return Marks(frozenset(), frozenset())
     kept = {v for b in needed for v in b.outputs if policy == "products" and is_product(b)}
@@ -108,8 +110,8 @@ def _by_policy(block: BindingBlock, needed: list[Binding], policy: str) -> Marks
 
 @dataclass(frozen=True)
 class _Forward:
-    """The forward bindings in order, with the bytes each defines or keeps inside, and the values
-    alive after each.
+    """The forward bindings in order, with the bytes that each defines or keeps inside, and the
+    values alive after each.
     """
 
     order: list[Binding]
@@ -141,7 +143,7 @@ def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -
 
 
 def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> None:
-    """Raises InputError if a size is not known beforehand, which no budget can count."""
+    """Raise InputError if a size is unknown, because a budget needs all sizes."""
     if any(v.rank is None or not is_static(v.shape) for b in forward.order for v in _results(b)):
         raise InputError(
             "a memory budget needs known sizes, and the model has open dimensions: "
@@ -180,8 +182,8 @@ def _results(b: Binding) -> list[Var]:
 
 
 def _cuts(forward: _Forward, count: int) -> list[int]:
-    """About `count` boundaries that split the bytes evenly: near each share, the place where the
-    least is alive.
+    """Return about `count` boundaries that split the bytes evenly: near each equal share, the
+    position at which the fewest bytes are alive.
     """
     total, passed = max(sum(forward.bytes), 1), 0
     windows: list[list[tuple[int, float, int]]] = [[] for _ in range(count)]
@@ -195,15 +197,15 @@ def _cuts(forward: _Forward, count: int) -> list[int]:
 
 
 def _peak(forward: _Forward, cuts: Sequence[int]) -> int:
-    """The bytes kept at the boundaries, plus the largest segment."""
+    """Return the bytes kept at the boundaries, plus those of the largest segment."""
     kept = sum(map(size_of, {v for c in cuts for v in forward.alive[c]}))
     edges = [-1, *cuts, len(forward.order) - 1]
     return kept + max(sum(forward.bytes[a + 1 : b + 1]) for a, b in pairwise(edges))
 
 
 def _marks(block: BindingBlock, forward: _Forward, cuts: Sequence[int]) -> Marks:
-    """A start mark on every use, in a segment, of a value from before it; in the last segment an
-    end mark: it stays.
+    """Return start marks on every use, in a segment, of a value from before it. The last segment,
+    which is not recomputed, gets end marks instead.
     """
     if not cuts:
         return Marks(frozenset(), frozenset())
@@ -217,7 +219,7 @@ def _marks(block: BindingBlock, forward: _Forward, cuts: Sequence[int]) -> Marks
     return Marks(frozenset().union(*uses[:-1]), uses[-1])
 
 
-# ---- what control flow keeps besides results: the tape of a Loop or Scan, and one run of each body
+# ---- what control flow keeps besides results: the tape of a Loop or Scan, one run of each body ---
 
 
 # onnxruntime holds the steps of a tape one by one, then stacked
@@ -225,10 +227,8 @@ _TWICE = 2
 
 
 def footprint(b: Binding) -> int | None:
-    """Bytes that the gradient of `b` keeps or needs at once inside its bodies; None if a size is
-    open.
-
-    Sizes are open too if the number of steps is not known beforehand.
+    """Return the bytes that the gradient of `b` keeps or needs at once inside its bodies; None if a
+    size is open, or the number of steps is not known beforehand.
     """
     if not b.blocks:
         return 0
@@ -267,13 +267,13 @@ def _scan_tape(b: Binding) -> int | None:
 
 
 def _captured(body: BindingBlock) -> int | None:
-    """Each captured value has a sum of adjoints, before and after a step."""
+    """Return the bytes for the sums of adjoints of captured values, before and after a step."""
     once = _total([byte_count(v.type) for v in dict.fromkeys(body.captures())])
     return None if once is None else _TWICE * once
 
 
 def _values(block: BindingBlock) -> int | None:
-    """All that the block computes, once."""
+    """Return the bytes of all values that the block computes in one run."""
     own = [byte_count(v.type) for b in block.bindings for v in b.outputs if v is not None]
     return _total([*own, *(footprint(b) for b in block.bindings)])
 

@@ -1,6 +1,4 @@
-"""Bytes and work of forward bindings: what keeping a result takes, and what computing the result a
-second time takes.
-"""
+"""Costs of forward bindings: the bytes to keep a result, and the work to compute it again."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from onnxgrad.ir.types import FLOAT_DTYPES, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.feeds.dims import evaluate
 
-# sizes are compared, not measured: an open dimension counts as this many
+# sizes are compared, not measured: an open dimension counts as this number
 OPEN = 64
 
 # products of matrices: what JAX calls dots
@@ -39,14 +37,14 @@ _NORMS = (
     "RMSNormalization", "SimplifiedLayerNormalization", "Softmax",
 )  # fmt: skip
 _SLOW = ("Erf", "Exp", "Gelu", "Log", "Mish", "Pow", "Sigmoid", "Softplus", "Swish", "Tanh")
-# passes over the results: an operator that is not here is never computed twice unless asked for
+# passes over the results: an operator that is not listed is computed again only on request
 _PASSES: dict[str, int] = {
     **dict.fromkeys((*ELEMENTWISE, *BROADCASTING, *REDUCTIONS, *_LAYOUT), 1),
     **dict.fromkeys(_NORMS, 3),
     **dict.fromkeys(_SLOW, 2),
 }
 _VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"))
-# results that are elements of operands, or comparable with them whatever was fused before
+# results that are elements of operands, or the same bits whatever onnxruntime fuses
 _EXACT = frozenset(
     (*_LAYOUT, "Abs", "Clip", "Identity", "Max", "Min", "Neg", "ReduceMax", "ReduceMin", "Relu")
 )
@@ -55,9 +53,7 @@ _OTHERS = 64  # passes of an operator of unknown cost
 
 
 def size_of(v: Var, dims: Mapping[str, int] | None = None) -> int:
-    """Return the bytes of a value; symbols without a size in `dims`, and unknown sizes, count as
-    64.
-    """
+    """Return the bytes of a value. Unknown sizes, and symbols that `dims` lacks, count as 64."""
     if not isinstance(v.type, TensorType) or v.shape is None or not v.dtype:
         return OPEN
     return math.prod(_dim(d, dims or {}) for d in v.shape) * numpy_dtype(v.dtype).itemsize
@@ -73,22 +69,22 @@ def _dim(d: int | str | None, dims: Mapping[str, int]) -> int:
 
 
 def is_product(b: Binding) -> bool:
-    """Whether it multiplies matrices, or contains graphs that may."""
+    """Whether the binding multiplies matrices, or contains graphs that may."""
     return bool(b.blocks) or domains.full_name(b.domain, b.op) in PRODUCTS
 
 
 def is_cheap(b: Binding) -> bool:
-    """Whether it is elementwise, layout or a reduction, whose second run costs little."""
+    """Whether a second run costs little: of elementwise operators, layout and reductions."""
     return not b.domain and b.op in _PASSES and not b.blocks
 
 
 def is_exact(b: Binding) -> bool:
-    """Whether its results are the same bits whatever kernels computed it."""
+    """Whether all kernels compute the same bits."""
     return not b.domain and b.op in _EXACT
 
 
 def compares(b: Binding) -> bool:
-    """Whether it asks if two floating-point values are the same bits."""
+    """Whether the binding compares floating-point values for equality."""
     return b.is_op("Equal") and any(v is not None and v.dtype in FLOAT_DTYPES for v in b.inputs)
 
 

@@ -1,15 +1,15 @@
 """The values to keep between a forward and a backward part, as a minimum cut over bytes.
 
 A value that the backward part reads is either kept or computed again from kept values. Each binding
-is a node of a network, computed again if it lies on the sink's side; so is each value, which the
-backward part has if it lies there. Cut edges cost the bytes of a value that is kept, or the work of
-a binding that is computed again. (The partitioner of PyTorch's AOTAutograd solves the same problem:
-https://dev-discuss.pytorch.org/t/467.)
+and each value is a node of a network. A binding on the sink's side is computed again; a value on
+the sink's side is available to the backward part. A cut edge costs the bytes of a value that is
+kept, or the work of a binding that is computed again. (The partitioner of PyTorch's AOTAutograd
+solves the same problem: https://dev-discuss.pytorch.org/t/467.)
 
-Policies: "auto" computes again what is cheap; "everything" keeps all that the backward part reads;
-"products" keeps results of matrix products, "nothing" inputs alone, names these values, and all
-compute the rest again. A budget in bytes keeps the values that save the most work. Random draws are
-always kept.
+Policies: "auto" computes cheap bindings again; "everything" keeps all values that the backward part
+reads. "products" keeps results of matrix products, "nothing" keeps only inputs, names keep these
+values; all three compute the rest again. A budget in bytes keeps the values that save the most
+work. Random draws are always kept.
 """
 
 from __future__ import annotations
@@ -40,27 +40,29 @@ Keep: TypeAlias = "str | int | Sequence[str]"
 POLICIES = ("auto", "everything", "products", "nothing")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LARGEST = 1 << 62  # bytes that no machine has
-# capacities: a byte that is kept costs this many times a byte of work, and each value or binding
-# costs one more, so that of equal cuts the smallest is taken
+# capacities of a kept byte and of a byte of work; each value or binding costs one more, so that
+# the smallest of equal cuts is chosen
 _BYTE = 1 << 12
 _AGAIN = 1 << 8
-# of a budget: halvings of the price of work
+# steps of the bisection that fits the price of work to a budget
 _STEPS = 12
 
 
 @dataclass(frozen=True)
 class Dataflow:
-    """The forward part: its bindings in order, the values that the backward part reads, the values
-    that cost nothing to keep, and sizes of symbols.
+    """The forward part.
+
+    bindings: in order. needed: the values that the backward part reads. free: the values that cost
+    nothing to keep. dims: sizes of symbols.
     """
 
     bindings: Sequence[Binding]
     needed: Collection[Var]
     free: Collection[Var]
     dims: Mapping[str, int] = field(default_factory=dict)
-    # bindings that read forward values elsewhere, of which some compare
+    # bindings outside of the forward part that read its values, and may compare them
     readers: Sequence[Binding] = ()
-    # values that the forward part alone never writes to memory
+    # values that fusion keeps out of memory if the forward part runs alone
     fused: Collection[Var] = ()
 
 
@@ -74,15 +76,16 @@ class Kept:
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the bytes that a text such as "512MB" names; None for other texts."""
+    """Return the number of bytes for a text such as "512MB"; None for other texts."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)i?B?\s*", text, re.IGNORECASE)
-    # so many digits are infinity as a float
+    # a number with very many digits is infinity as a float
     return match and int(min(float(match[1]) * _UNITS[match[2].upper()], _LARGEST))
 
 
 def choose_kept(flow: Dataflow, keep: Keep) -> Kept:
-    """Choose by a policy, names and globs, or a budget in bytes. Raises InputError for an unknown
-    name, a value that can neither be kept nor computed again, and a budget that cannot be met.
+    """Choose the kept values by a policy, names and globs, or a budget in bytes. Raises InputError
+    for an unknown name, a value that can neither be kept nor computed again, and a budget that
+    cannot be met.
     """
     if isinstance(keep, str):
         size = bytes_of(keep)
@@ -110,7 +113,7 @@ def _named(flow: Dataflow, names: Iterable[str]) -> list[Var]:
 
 
 def _within(flow: Dataflow, budget: int) -> Kept:
-    """Lower the price of work, until what is kept fits the budget."""
+    """Return the cut with the highest price of work whose kept values fit the budget."""
     least = _cut(flow, "work", price=0)
     if least.bytes > budget:
         raise InputError(
@@ -132,7 +135,7 @@ def _within(flow: Dataflow, budget: int) -> Kept:
 
 
 def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = _AGAIN) -> Kept:
-    """The minimum cut: `price` is the capacity for a byte of work, `_BYTE` for one that is kept."""
+    """Return the minimum cut. `price` is the capacity of a byte of work, `_BYTE` of a kept byte."""
     network, free = Network(), dict.fromkeys(flow.free)
     source, sink = "source", "sink"
     fixed = set(flow.bindings) if policy == "everything" else _compared(flow)
@@ -168,7 +171,7 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
 
 
 def _is_once(b: Binding, policy: str) -> bool:
-    """Whether a policy forbids to compute a binding again."""
+    """Whether a policy forbids computing a binding again."""
     return (policy == "auto" and not is_cheap(b)) or (policy == "products" and is_product(b))
 
 
@@ -179,8 +182,8 @@ def _with_inner(b: Binding) -> Iterable[Binding]:
 
 
 def _compared(flow: Dataflow) -> set[Binding]:
-    """Bindings whose results, or selections of them, are compared bit by bit: a second run in other
-    kernels may round another way, and then no element equals its own maximum.
+    """Return bindings whose results, or selections of them, are compared for equality. A second run
+    in other kernels may round differently, and then no element equals its own maximum.
     """
     known, found = set(flow.bindings), set[Binding]()
     todo = [v for b in (*flow.readers, *flow.bindings) if compares(b) for v in b.reads()]
@@ -199,7 +202,7 @@ def _compared(flow: Dataflow) -> set[Binding]:
 
 
 def _why(flow: Dataflow) -> str:
-    """Name the values that can neither be kept nor computed again."""
+    """Return the error text that names the values that can neither be kept nor computed again."""
     untyped = [
         f"'{v.name}' of '{b}'"
         for b in flow.bindings

@@ -1,8 +1,8 @@
-"""Checkpoint marks that stand in the file: metadata of the node that reads the marked value.
+"""Checkpoint marks in the file: metadata of the node that reads the marked value.
 
 `onnxgrad.checkpoint.start` and `onnxgrad.checkpoint.end` hold a JSON list: the positions of the
-marked operands, and the names of marked values that only a nested graph of the node reads. No mark
-is left in a gradient graph.
+marked operands, and the names of marked values that only a nested graph of the node reads. A
+gradient graph contains no marks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _METADATA_SINCE = 10
 
 
 def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Marks:
-    """Write the marks that `checkpoint` chooses, in place of any that are there; returns them."""
+    """Write the marks that `checkpoint` chooses, replacing existing ones. Returns the new marks."""
     block = program.main
     block.schedule()
     targets = find_targets(block, target, scalar=False)
@@ -50,8 +50,8 @@ def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Mark
 
 
 class FileMarks:
-    """The marks of a file, which were taken out of it; calls that read marked values may be
-    opened meanwhile.
+    """The marks of a file, after their removal from its nodes. Calls that read marked values may
+    have been opened since.
     """
 
     def __init__(self, block: BindingBlock, marks: Marks) -> None:
@@ -78,8 +78,8 @@ class FileMarks:
 
 
 def take(block: BindingBlock) -> FileMarks | None:
-    """Take the marks out and return them; None if there is none. Raises InputError for a damaged
-    one.
+    """Remove the marks and return them; None if there are none. Raises InputError for a damaged
+    mark.
     """
     found: dict[str, set[tuple[Var, Binding]]] = {START: set(), END: set()}
     for b in block.bindings:

@@ -1,20 +1,20 @@
 """The memory that a run of a graph takes in onnxruntime's CPU provider, at known sizes.
 
-It is computed as onnxruntime 1.32 plans a sequential run with its default options:
+The model follows onnxruntime 1.32, which plans a sequential run with default options as follows:
 
 - Bindings run depth-first from the graph's sinks, the last of them first.
-- A result takes over the buffer of an operand that ends there, if the operator works in place.
-- Else it takes a buffer that has become free, of the same number of bytes. That buffer is kept
-  until the last value in it ends, also while it is idle: of a network with values of many sizes,
-  such as a U-Net, this holds more than the values do. `SessionOptions.enable_mem_reuse = False`
-  turns that off.
-- All other buffers come from an arena, which grows by regions of doubling size and splits and
+- If the operator works in place, a result takes over the buffer of an operand that ends there.
+- Otherwise it takes a free buffer of the same number of bytes. That buffer is kept until the last
+  value in it ends, even while it is idle. In a network with values of many sizes, such as a U-Net,
+  the buffers hold more than the values do. `SessionOptions.enable_mem_reuse = False` turns reuse
+  off.
+- All other buffers come from an arena, which grows by regions of doubling size, and splits and
   joins chunks of them. A page counts once it was written.
-- Transposed convolutions unfold one image at a time, convolutions copy their images into and out of
-  a layout of their own.
+- Transposed convolutions unfold one image at a time. Convolutions copy their images into and out of
+  a special layout.
 
-Rewriting by onnxruntime is not known here, in which it exchanges nodes and copies values into the
-layout of its convolutions: margins and `KERNELS` allow for it (scripts/results/checkpoint.md).
+onnxruntime also replaces nodes, and copies values into the layout of its convolutions. This is not
+modelled; margins and `KERNELS` allow for it (scripts/results/checkpoint.md).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.types import is_static
 from onnxgrad.ir.var import Var
 
-MARGIN, MARGIN_OF_CONVOLUTIONS = 1.08, 1.3  # of what is planned
+MARGIN, MARGIN_OF_CONVOLUTIONS = 1.08, 1.3  # factors for the planned bytes
 KERNELS = 9 << 20  # bytes: packed operands and other scratch of kernels
 
-# results in the memory of their first operand
+# operators whose result shares the memory of the first operand
 _VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _IN_PLACE = frozenset((
     "Abs", "Add", "Cast", "Clip", "Div", "Erf", "Exp", "Log", "Mul", "Neg", "Pow", "Reciprocal",
     "Relu", "Sigmoid", "Softmax", "Sqrt", "Sub", "Sum", "Tanh", "Where",
 ))  # fmt: skip
 _ROUNDED = 256  # bytes: the sizes of chunks are multiples
-_PAGE = 1024  # bytes; those of the system are larger, which tells only in small graphs
-_FIRST, _LARGEST = 1 << 20, 1 << 30  # bytes: regions
+_PAGE = 1024  # bytes; the system's pages are larger, which matters only for small graphs
+_FIRST, _LARGEST = 1 << 20, 1 << 30  # bytes of the first and the largest region
 _WASTED = 1 << 27  # bytes at the end of a chunk that is not split
 
 
 def peak_of(block: BindingBlock) -> int:
-    """Return the bytes that a run takes beyond its inputs and weights; results count."""
+    """Return the bytes that a run takes in addition to inputs and weights. Results count."""
     arena, chunks = _Arena(), dict[int, _Chunk]()
     for step in _Plan(block).steps():
         for number, size in step.begin:
@@ -90,7 +90,7 @@ class _Plan:
         self._idle: list[int] = []
 
     def _folded(self, b: Binding) -> bool:
-        """Whether onnxruntime computes it while it loads."""
+        """Whether onnxruntime computes the binding while it loads the model."""
         if b.op == "Constant":
             return True
         found = not b.blocks and not draws(b) and all(v in self._constants for v in b.reads())
@@ -168,7 +168,7 @@ def _operands(b: Binding) -> dict[Var, int]:
 
 
 def _in_order(block: BindingBlock) -> Iterator[Binding]:
-    """The bindings as onnxruntime runs them."""
+    """Yield the bindings in the order in which onnxruntime runs them."""
     block.schedule()
     number = {b: i for i, b in enumerate(block.bindings)}
     todo = [(b, False) for b in number if not any(v is not None and v.users for v in b.outputs)]
@@ -202,7 +202,7 @@ def _scratch(b: Binding) -> int:
 
 @dataclass(eq=False)
 class _Chunk:
-    """A part of a region, and its neighbours there."""
+    """A part of a region, with its neighbours there."""
 
     pages: _Pages
     start: int
@@ -213,13 +213,13 @@ class _Chunk:
 
 
 class _Pages:
-    """The pages of a region that were written, as a number with a bit for each."""
+    """The pages of a region that were written: an integer with one bit per page."""
 
     def __init__(self) -> None:
         self._written = 0
 
     def write(self, start: int, size: int) -> int:
-        """Return how many pages are written for the first time."""
+        """Mark pages as written. Returns the number of those written for the first time."""
         first, last = start // _PAGE, (start + size + _PAGE - 1) // _PAGE
         before = self._written.bit_count()
         self._written |= ((1 << (last - first)) - 1) << first
@@ -236,7 +236,7 @@ class _Arena:
         self._made = 0
 
     def take(self, size: int) -> _Chunk:
-        """Return a chunk of at least so many bytes."""
+        """Return a chunk of at least this many bytes."""
         rounded = max(_ROUNDED, -(-size // _ROUNDED) * _ROUNDED)
         if not self._free or self._free[-1][0] < rounded:
             self._put(_Chunk(_Pages(), 0, self._region(rounded)))

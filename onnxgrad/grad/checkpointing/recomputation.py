@@ -1,18 +1,20 @@
 """Checkpointing: recompute instead of keep.
 
-A mark sits on a use of a value: *start* where the value enters a recomputed segment, *end* where it
-leaves one. Kept are the graph's inputs and constants, every start-marked value, and a binding each
-of whose operands is either kept and read without a start mark or read through an end mark. All else
-is computed a second time, at most once, when the backward part needs it, and what is kept only
-where a rule compares it with operands that are not: onnxruntime may fuse the two computations of an
-operand differently, and then no element equals its own maximum. Random draws are always kept: a
-second draw would be another one.
+A mark belongs to a use of a value: *start* if the value enters a recomputed segment, *end* if it
+leaves one. The graph's inputs and constants and every start-marked value are kept. The results of a
+binding are kept if each of its operands is either kept and read without a start mark, or read
+through an end mark. All other values are recomputed at most once, when the backward part needs
+them. Random draws are always kept, because a second draw would differ.
 
-onnxruntime merges equal bindings and may run recomputation early, which undoes it. So a recomputed
-segment reads its operands through `Where(c, x, x)`, whose condition depends on the adjoint that
-arrives there: it is x whatever c is, NaN and Inf included, and it cannot run before that adjoint is
-there. (If that adjoint is a constant, as next to a loss that is a plain sum, nothing is gained
-by waiting, and folding may undo the segment.)
+A kept result is recomputed too if a rule compares it with an operand that is not kept. onnxruntime
+may fuse the two computations of the operand differently, and then no element equals its own
+maximum.
+
+onnxruntime merges equal bindings and may run recomputation early, which would undo it. So a
+recomputed segment reads its operands through `Where(c, x, x)`, whose condition depends on the
+adjoint that arrives there. The result is x for every c, NaN and Inf included, but it cannot be
+computed before that adjoint. (If the adjoint is a constant, as next to a loss that is a plain sum,
+waiting has no effect, and folding may undo the segment.)
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ Use: TypeAlias = "str | tuple[str, str]"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where recomputed segments start and end, as marks on uses of values."""
+    """The starts and ends of recomputed segments, as marks on uses of values."""
 
     start: Sequence[Use] = ()
     end: Sequence[Use] = ()
@@ -46,14 +48,14 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Marks:
-    """The same, resolved: pairs of a value and the binding that reads it."""
+    """Resolved marks: pairs of a value and the binding that reads it."""
 
     start: frozenset[tuple[Var, Binding]]
     end: frozenset[tuple[Var, Binding]]
 
 
 def resolve(block: BindingBlock, marks: Checkpoint) -> Marks:
-    """Find the marked uses. Raises InputError that names an unknown value or a use that does not
+    """Return the marked uses. Raises InputError for an unknown value, and for a use that does not
     exist.
     """
     values = {v.name: v for v in block.vars()}
@@ -81,8 +83,8 @@ def _uses(marks: Iterable[Use], values: dict[str, Var]) -> list[tuple[Var, Bindi
 
 
 def outermost(reader: Binding, v: Var) -> Binding:
-    """The binding of the value's own block that reads it: a use inside a nested block is its
-    owner's.
+    """Return the binding in the value's own block that reads it. A use inside a nested block counts
+    as a use by the block's owner.
     """
     while reader.block is not v.block and reader.block.owner is not None:
         reader = reader.block.owner
@@ -90,9 +92,7 @@ def outermost(reader: Binding, v: Var) -> Binding:
 
 
 class Recomputation:
-    """Returns to the backward walk the binding to read in place of a forward one, recomputing what
-    is not kept.
-    """
+    """The view of the backward walk with checkpointing: it recomputes values that are not kept."""
 
     def __init__(self, block: BindingBlock, marks: Marks) -> None:
         block.schedule()
@@ -104,22 +104,22 @@ class Recomputation:
         self._barriers: dict[tuple[int, Var], Var] = {}
         self._originals: dict[Var, Var] = {}
         self._arrived: Mapping[Var, Sequence[Any]] = {}
-        # before the backward part reads them as well
+        # determined now, because the backward part adds readers
         self._shared = {v for v in block.vars() if _is_shared(v)}
         self._awaited: set[Var] = set()
 
     def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
-        """Remember the partials of weights, for which segments wait."""
+        """Remember the mapping of partials: segments wait for those of weights."""
         self._arrived = arrived
 
     @property
     def originals(self) -> Mapping[Var, Var]:
-        """Copies, and barriers, to the values they stand for."""
+        """The original values of copies and of barriers."""
         return self._originals
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """`b` itself when all it reads and defines is kept, else a stand-in whose operands and
-        results are at hand.
+        """Return `b` itself if all its operands and results are kept, else a stand-in whose
+        operands and results are available.
         """
         if not any(v in self._lost for v in b.outputs):
             if not any(v in self._lost for v in b.reads()):
@@ -127,8 +127,8 @@ class Recomputation:
             rule = rule_of(b)
             if b.blocks or (rule is not None and rule.compares):
                 return self._copy(b, g)
-            # outputs stay those of `b`: the list is shared, so an optional output added later is
-            # added to `b`
+            # the list of outputs is shared, so an optional output that is added later is added to
+            # `b` too
             return Binding(b.node, b.block, [v and self._value(v, g) for v in b.inputs], b.outputs)
         self._recompute(b, g)
         copy = next(self._values[v].definition for v in b.outputs if v in self._values)
@@ -140,7 +140,7 @@ class Recomputation:
         return self._values.get(v, v) if v in self._lost else v
 
     def _recompute(self, binding: Binding, g: Sequence[Any]) -> None:
-        """Copy `binding` and what it needs, operands first."""
+        """Copy `binding` and the bindings that it needs, operands first."""
         work = [binding]
         while work:
             b = work[-1]
@@ -180,8 +180,8 @@ class Recomputation:
         return self._barrier(v, b, g) if (v, b) in self._marks.start else v
 
     def _partials(self) -> list[Var]:
-        """Partials of weights that several bindings read, each once. Their sum comes last of all,
-        and onnxruntime would keep until then what each of them needs.
+        """Return partials of weights that several bindings read, each partial once. Their sum is
+        computed last, and until then onnxruntime would keep the operands of each partial.
         """
         shared = [v for v in self._arrived if v in self._shared]
         new = [p for v in shared for p in self._arrived[v] if isinstance(p, Var)]
@@ -190,7 +190,7 @@ class Recomputation:
         return new
 
     def _barrier(self, v: Var, b: Binding, g: Sequence[Any]) -> Var:
-        """`v` as the segment of `b` reads it: not before the adjoint has arrived there."""
+        """Return the barrier, waiting for the adjoint, by which the segment of `b` reads `v`."""
         segment = self._segments[b]
         if segment not in self._conditions:
             self._conditions[segment] = _condition(g, self._partials())
@@ -205,14 +205,14 @@ class Recomputation:
 
 
 def _is_shared(v: Var) -> bool:
-    """Whether it is a weight or input that several bindings read, or the Identity of one."""
+    """Whether several bindings read this weight or input, or the one of which it is an Identity."""
     b = v.definition
     weight = b.inputs[0] if b is not None and b.is_op("Identity") else v
     return weight is not None and weight.definition is None and len(weight.users) > 1
 
 
-# what stands for a dtype in a Where, which onnxruntime's CPU has for some only; every value comes
-# back as it was
+# the dtype to which a Where casts, because onnxruntime's CPU has kernels for some dtypes only; the
+# casts are exact
 _CARRIERS: dict[int, int] = {
     TensorProto.BFLOAT16: TensorProto.FLOAT,
     TensorProto.INT8: TensorProto.INT32,
@@ -230,7 +230,7 @@ _SELECTED = {
 
 
 def _held(v: Var, condition: Var) -> Var:
-    """`v`, which waits for `condition`; unchanged if its dtype has no way to."""
+    """Emit a copy of `v` that waits for `condition`; return `v` if its dtype prevents that."""
     if v.dtype == TensorProto.BOOL:
         return op.And(v, op.Or(v, condition))
     if v.dtype in _CARRIERS:
@@ -240,8 +240,8 @@ def _held(v: Var, condition: Var) -> Var:
 
 
 def _condition(g: Sequence[Any], partials: Sequence[Var]) -> Var | None:
-    """A bool that can be computed only after the adjoint and the partials: whether one of their
-    first elements is NaN (false if there are none).
+    """Emit a bool that can be computed only after the adjoint and the partials: whether one of
+    their first elements is NaN (false if there are none).
     """
     for adjoint in g:
         if isinstance(adjoint, Var) and adjoint.dtype in FLOAT_DTYPES:
@@ -253,7 +253,7 @@ def _condition(g: Sequence[Any], partials: Sequence[Var]) -> Var | None:
 
 
 def _recomputed(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None], dict[Var, None]]:
-    """The bindings that are inside segments, and their results that are not kept.
+    """Return the bindings inside segments, and their results that are not kept.
 
     A use with both marks leaves one segment and enters the next.
     """
@@ -273,7 +273,9 @@ def _recomputed(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None],
 
 
 def _segments(inside: Iterable[Binding], lost: dict[Var, None]) -> dict[Binding, int]:
-    """Numbers for the connected parts of what is recomputed; kept values separate them."""
+    """Return the number of each binding's segment. Segments are connected by values that are not
+    kept, and separated by kept ones.
+    """
     number: dict[Binding, int] = {}
     members: dict[int, list[Binding]] = {}
     for i, b in enumerate(inside):

@@ -49,9 +49,9 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 
-# values computed from constants alone end at these
+# the search for readers stops at these operators, even if all operands are constants
 _ENDS = frozenset(WEIGHTS) | {"Sub", "Sqrt"}
-# fewer elements prove nothing by themselves; so many of a large matrix are examined
+# fewer elements than _FEW prove nothing alone; _SAMPLE elements of a large matrix are examined
 _FEW, _SAMPLE = 8, 4096
 # kinds of names that modules use for their own values
 _OWNED = ("parameter", "attribute")
@@ -113,8 +113,8 @@ class _Constant:
 
 
 def _decide(c: _Constant, exported: str) -> Decision:
-    """Return that it is a weight if it is a weight for any reader; the exporter's own record has
-    precedence.
+    """Return the decision: a constant is a weight if it is one for any reader. The exporter's own
+    record takes precedence.
     """
     answers = [
         next(
@@ -133,11 +133,11 @@ def _decide(c: _Constant, exported: str) -> Decision:
 _no, _yes = partial(Decision, False), partial(Decision, True)
 
 
-# ---- roles: a constant and one of its readers, None if the role is another --------------------
+# ---- roles: the decision for a constant and one of its readers, None if it has another role ------
 
 
 def _buffer(c: _Constant, by: Reader) -> Decision | None:
-    """A buffer by its name for any reader; a statistic by its name if no product reads it."""
+    """A buffer by its name for any reader, or a statistic by its name if no product reads it."""
     is_buffer = c.name == "buffer" or (c.name == "statistic" and operand(by) in ("", TABLE))
     return _no(f"a {c.name} of a module, by its name") if is_buffer else None
 
@@ -151,7 +151,7 @@ def _no_weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _initial_state(c: _Constant, by: Reader) -> Decision | None:
-    """Most recurrences begin with zeros; an initial state that looks trained was learned."""
+    """An initial state. Most are zeros; one that looks trained was learned."""
     if not is_state(by.binding, by.slot) and not (
         by.binding.op in ("LSTM", "GRU", "RNN") and by.slot in (5, 6)
     ):
@@ -175,7 +175,7 @@ def _idle_normalisation(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _frequencies(c: _Constant, by: Reader) -> Decision | None:
-    """Positions times these are the angles of Cos and Sin."""
+    """Frequencies: multiplied by positions, they are the angles of Cos and Sin."""
     if (
         by.binding.op not in ("Mul", "Div", "MatMul", "Einsum")
         or c.name == "parameter"
@@ -187,9 +187,9 @@ def _frequencies(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _fixed_table(c: _Constant, by: Reader) -> Decision | None:
-    """Sines of the position, and a filter that an exporter had to name and that has a pattern.
+    """Sines of the position, or a filter with a pattern and a name that an exporter made up.
 
-    All one number is how adapters start, so that this is not a pattern here.
+    Equal elements do not count as a pattern, because adapters start with them.
     """
     if not operand(by) or c.name in _OWNED or c.in_a_line or c.array is None:
         return None
@@ -205,24 +205,24 @@ def _fixed_table(c: _Constant, by: Reader) -> Decision | None:
 def _weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
     """Filters, matrices, biases, scales, tables."""
     what = operand(by)
-    # a number expanded is not a filter
+    # an expanded number is not a filter
     return _yes(what) if what and is_one(by.value) >= c.one else None
 
 
 def _mask(c: _Constant, by: Reader) -> Decision | None:
-    """Huge negative numbers are added and hide."""
+    """A mask, which adds huge negative numbers to hide scores."""
     hides = c.array is not None and is_hiding(c.array)
     return _no("a mask: huge negative numbers hide") if hides else None
 
 
 def _rotary(c: _Constant, by: Reader) -> Decision | None:
-    """x * cos + rotated(x) * sin."""
+    """A rotary table, as in x * cos + rotated(x) * sin."""
     rotary = not c.one and c.array is not None and is_rotary(by, c.array)
     return _no("cosines or sines of a rotary embedding") if rotary else None
 
 
 def _bias_or_scale(c: _Constant, by: Reader) -> Decision | None:
-    """One number per feature, behind a product or a normalisation."""
+    """A bias or scale: one number per feature, behind a product or a normalisation."""
     if by.binding.op not in ("Add", "Sum", "Mul") or not c.in_a_line or not by.others:
         return None
     kind, source = before(by.others[0], c.fixed)
@@ -256,7 +256,7 @@ def _position_bias(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _statistic(c: _Constant, by: Reader) -> Decision | None:
-    """Means are subtracted and spreads are divisors; weights are added and multiplied with."""
+    """A statistic: means are subtracted, spreads divide; weights are added or multiplied."""
     if by.binding.op == "Sqrt" and by.binding.out in c.fixed:
         return _no("under a root: a variance")
     divides = by.binding.op == "Div"

@@ -11,9 +11,9 @@ import onnx
 
 from onnxgrad.ir.types import Array
 
-# "parameter": named as one; "attribute": a module's own, a parameter or a buffer; "buffer",
-# "statistic": no parameter though a module's own; "constant": a number or table that an exporter
-# had to call something; "": nothing
+# "parameter": the name of a parameter; "attribute": of a parameter or a buffer of a module;
+# "buffer", "statistic": of a value of a module that is no parameter; "constant": a name that an
+# exporter made up for a number or a table; "": no evidence
 Evidence = Literal["parameter", "attribute", "buffer", "statistic", "constant", ""]
 
 _PARAMETERS = frozenset(
@@ -36,7 +36,7 @@ _NUMBERED = re.compile(
     r"_?tensor_constant_?\d*|p2o\.helper\.constant\.\d+)",
     re.IGNORECASE,
 )
-# results of torch's operators that onnx spells otherwise; exporters fold them and keep the name
+# results of torch operators that have another name in ONNX; exporters fold them and keep the name
 _FOREIGN = frozenset(
     {
         "arange", "clone", "copy", "embedding", "empty", "full", "full_like", "index",
@@ -55,9 +55,11 @@ def _operators() -> frozenset[str]:
 
 
 def evidence(name: str, scripted: bool = False) -> Evidence:
-    """The kind that `name` shows: exporters keep the names of modules' own values, most of them
-    paths with dots, and call everything else by an operator or a number. `scripted`: it names an
-    initializer of TorchScript's exporter, which writes the numbers of formulas as Constants.
+    """Return the kind of constant that `name` suggests. Exporters keep the names of modules' own
+    values, most of them paths with dots, and name everything else after an operator or a number.
+
+    scripted: `name` belongs to an initializer of TorchScript's exporter, which writes the numbers
+    of formulas as Constants.
     """
     if (folded := _FOLDED.fullmatch(name)) is not None:
         return "parameter" if folded[1] in _PRODUCTS else "constant"
@@ -82,8 +84,8 @@ def evidence(name: str, scripted: bool = False) -> Evidence:
 
 
 def is_scripted(model: onnx.ModelProto) -> bool:
-    """Whether TorchScript's exporter wrote the model: its nodes are called by paths such as
-    /encoder/Add.
+    """Whether TorchScript's exporter wrote the model: its nodes have paths such as /encoder/Add as
+    names.
     """
     return model.producer_name == "pytorch" and any(
         n.name.startswith("/") for n in model.graph.node
@@ -91,8 +93,8 @@ def is_scripted(model: onnx.ModelProto) -> bool:
 
 
 def declared(graph: onnx.GraphProto) -> dict[str, str]:
-    """The kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR; no
-    folded values.
+    """Return the kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR.
+    Folded values are not recorded.
     """
     return {
         v.name: entry.value
@@ -102,27 +104,26 @@ def declared(graph: onnx.GraphProto) -> dict[str, str]:
     }
 
 
-# at least this far below zero: what an additive mask hides by
+# additive masks hide elements by numbers at most this large
 _HIDING = -1e4
-# how near a float32 comes to a number that was written down, or to a result computed from one
+# relative errors of a float32: of a number that was written down, and of a result computed from one
 _WRITTEN, _COMPUTED = 1.2e-7, 3e-7
-# a number of more digits that many formulas have: GELU's, by tanh
+# a number with more digits that is common in formulas: that of GELU by tanh
 _KNOWN = (0.044715,)
-# this many elements in order, or on a curve, are not an accident
+# this many elements in order, or on a curve, are no coincidence
 _SORTED, _CURVE = 6, 16
-# a random order has 2 (von Neumann's ratio of successive differences), a smooth curve next to
-# nothing
+# von Neumann's ratio of successive differences is 2 for a random order, near 0 for a smooth curve
 _SMOOTH = 0.1
 
 
 def is_hiding(array: Array) -> bool:
-    """Whether it holds -inf or a huge negative number: added to scores, it hides."""
+    """Whether the array contains -inf or a huge negative number, which hides a score when added."""
     return bool(array.size and np.min(array.astype(np.float64)) <= _HIDING)
 
 
 def is_formula_number(value: float) -> bool:
-    """Whether it is a number of few digits, or one of sqrt(d), 1/d, pi, log and the like of such
-    a number.
+    """Whether the number has few digits, or is computed from one with few digits by a square root,
+    a reciprocal, pi, a logarithm or the like.
     """
     if not np.isfinite(value) or value == 0.0:
         return True
@@ -140,7 +141,9 @@ def is_formula_number(value: float) -> bool:
 
 
 def pattern(array: Array) -> str:
-    """Returns the pattern that no training leaves, in words; empty if there is none."""
+    """Return the description of a pattern that a trained array does not have; empty if there is
+    none.
+    """
     values = array.astype(np.float64)
     if is_hiding(array):
         return "huge negative numbers hide"
@@ -161,15 +164,15 @@ def pattern(array: Array) -> str:
 
 
 def is_uniform(array: Array) -> bool:
-    """Whether all elements are one number, as many parameters start."""
+    """Whether all elements are equal, as in many new parameters."""
     return bool(array.size and np.all(array == array.flat[0]))
 
 
 def is_sinusoidal(array: Array) -> bool:
     """Whether every column is a sine of the row's number: t[p + 1] + t[p - 1] = 2 cos(f) t[p], with
-    one f at least.
+    at least one f that is not 0.
 
-    The columns are those of the last axis longer than one; a sample of 8 x 64 x 64 decides.
+    Columns lie along the last axis longer than one. A sample of 8 x 64 x 64 decides.
     """
     long: Any = array.reshape([n for n in array.shape if n > 1])
     if long.ndim < 2 or long.shape[-2] < 4:
@@ -187,7 +190,7 @@ def is_sinusoidal(array: Array) -> bool:
 
 
 def are_cos_and_sin(a: Array, b: Array) -> bool:
-    """Whether a^2 + b^2 is one number throughout: a cosine and a sine of the same angles."""
+    """Whether a^2 + b^2 is constant, so that a and b are a cosine and a sine of the same angles."""
     if a.shape != b.shape or is_uniform(a):
         return False
     sizes = a.astype(np.float64) ** 2 + b.astype(np.float64) ** 2
@@ -196,7 +199,7 @@ def are_cos_and_sin(a: Array, b: Array) -> bool:
 
 
 def is_monotone(array: Array) -> bool:
-    """Whether all elements are above zero and in order, ascending or descending: frequencies."""
+    """Whether all elements are positive and strictly ascending or descending, like frequencies."""
     values = array.astype(np.float64).ravel()
     steps = np.diff(values)
     return bool(values.size and values.min() > 0 and (np.all(steps > 0) or np.all(steps < 0)))
@@ -223,5 +226,5 @@ def _evenly_spaced(values: Array) -> bool:
 
 
 def _is_short(x: float, digits: int, near: float = _WRITTEN) -> bool:
-    """Whether so many significant digits are all that `x >= 0` has."""
+    """Whether `x >= 0` has at most this many significant digits."""
     return bool(np.isfinite(x) and abs(float(f"{x:.{digits - 1}e}") - x) <= near * x)

@@ -22,7 +22,7 @@ _INPUT = re.compile(r"%([pb]_\w+)")
 # TorchScript's path of a node: modules, then the operator
 _PATH = re.compile(r"/(?:(?P<modules>.+)/)?[A-Z]\w*")
 _AGAIN = re.compile(r"_\d+$")
-# how parameters end, by what they are
+# the endings of parameters' names, by role
 _LEAVES = {
     "scale": ("weight", "gamma", "scale"),
     "matrix": ("weight",),

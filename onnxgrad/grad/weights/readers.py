@@ -15,7 +15,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 
-# the first operand comes out with its elements elsewhere, or in another dtype
+# operators that return the elements of the first operand in other places, or in another dtype
 MOVES = frozenset(
     {
         "Cast", "CastLike", "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten",
@@ -107,7 +107,7 @@ def _inside(b: Binding, slot: int) -> Var | None:
     if body is None or slot >= len(body.inputs):
         return None
     inside = body.inputs[slot]
-    # a state that stays is not a state
+    # an initial state that no step changes is followed
     return inside if not is_state(b, slot) or inside in body.outputs else None
 
 
@@ -154,7 +154,7 @@ WEIGHTS: Mapping[str, Mapping[int, str]] = {
     "GroupQueryAttention": {14: NORM[1], 15: NORM[1]},
 }  # fmt: skip
 
-# those that are none
+# the operands that are not weights, by operator
 OTHERS: Mapping[str, Mapping[int, str]] = {
     "BatchNormalization": {
         3: "running mean: moved by averaging",
@@ -232,7 +232,7 @@ _REDUCTIONS = frozenset(
 )
 _ROOTS = frozenset({"Sqrt", "Pow", "ReduceL2"})
 _ON_THE_WAY = _ROOTS | {"Reciprocal", "Max", "Clip", "Add", "Mul", "Div"}
-# bindings to follow
+# the most bindings to follow
 _STEPS = 12
 
 Kind = Literal["product", "normalisation", ""]
@@ -262,8 +262,8 @@ def before(v: Var, fixed: Collection[Var]) -> tuple[Kind, Binding | None]:
 
 
 def is_spread(v: Var, fixed: Collection[Var]) -> bool:
-    """Whether this is the root of a mean or sum of squares, or its reciprocal: the divisor of a
-    normalisation.
+    """Whether the value is the root of a mean or sum of squares, or its reciprocal: the divisor of
+    a normalisation.
     """
     root = False
     for _ in range(_STEPS):

@@ -59,9 +59,11 @@ class Tied:
 
 @dataclass(frozen=True)
 class Untied:
-    """A parameter that the file lacks. `of` is the initializer with its first elements, None for
-    zeros. Each place is a node, by its first result, and the operand that reads the parameter; for
-    an Identity, its readers read the parameter.
+    """A parameter that the file lacks.
+
+    of: the initializer with its first elements, None for zeros. places: the nodes that read the
+    parameter, each named by its first result, with the operand; the readers of an Identity read the
+    parameter instead of it.
     """
 
     name: str
@@ -143,7 +145,7 @@ def untie(
 
 
 def _chosen(choice: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return whether certain repairs are requested, and the names."""
+    """Return whether the choice requests the certain repairs, and the names in it."""
     return OFF not in choice, [name for name in choice if name not in (AUTO, OFF)]
 
 

@@ -1,10 +1,10 @@
 """Finds weights that an exporter merged because they start equal, and weights that it split into
 copies.
 
-PyTorch's exporters keep one initializer if several parameters have equal elements, as scales and
-biases of new normalisations have. They leave out biases of zeros, and fold the transposition of a
+PyTorch's exporters keep one initializer if several parameters have equal elements, like the scales
+and biases of new normalisations. They leave out biases of zeros. They fold the transposition of a
 tied matrix, so that embedding and head become two initializers. Without repairs, such a file trains
-as another network.
+as a different network.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from onnxgrad.ir.var import Var
 
 # an operand of a node
 Place = tuple[Binding, int]
-# the number that all elements of a new parameter are, by its role
+# the value of all elements of a new parameter, by its role
 _FRESH = {"scale": 1.0, "bias": 0.0, "mean": 0.0, "variance": 1.0}
 _STATISTICS = frozenset({"mean", "variance"})
-# behind these an initializer is the same parameter
+# operators behind which an initializer is still the same parameter
 _MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 # a rule of onnxscript, and the axis of the weight that has the bias's size
 _WITHOUT_BIAS, _BIASED = "RemoveOptionalBias", frozenset({"Conv", "ConvTranspose", "Gemm"})
 # a scale or bias beside a node of its own
 _AFFINE = frozenset({"Add", "Mul", "Sum"})
-# so many nodes around one are looked at
+# the number of nodes around a node that are examined
 _STEPS = 48
 
 
