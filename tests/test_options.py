@@ -178,7 +178,7 @@ def test_a_name_alone_is_one_name(call: Any, models_dir: Path) -> None:
             answers.append(call(models_dir / "training" / "mlp.onnx", one))
         except InputError as error:
             answers.append(str(error))
-            assert "'absent' is not there" in str(error)
+            assert "'absent' to unset does not exist" in str(error)
     assert answers[0] == answers[1]
 
 

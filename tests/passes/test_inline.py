@@ -260,7 +260,7 @@ def test_a_schema_body_that_does_not_type_declines() -> None:
     text = """g (float[2,3,4] x, float[4] s) => (float[2,3,4] y) {
         y = LayerNormalization <axis = 1> (x, s) }"""
     done = apply(parse(text), "inline{names=LayerNormalization}")
-    assert done.ops == ["LayerNormalization"] and "not for its operands" in done.declined
+    assert done.ops == ["LayerNormalization"] and "does not fit its operands" in done.declined
     assert done.after == done.before
 
 
