@@ -178,8 +178,8 @@ def save_all(
             with _named(path):
                 write_stream(path, data)
         with _named(next(iter(programs))):
+            staging.replaced = replaced
             staging.publish(*moves)
-        _remove(replaced)
 
 
 # an edit of a model
@@ -216,8 +216,8 @@ def save_together(
                 for part, _ in parts:
                     part.settle()
             moves += parts
+        staging.replaced = replaced
         staging.publish(*moves)
-        _remove(replaced)
 
 
 @contextlib.contextmanager

@@ -164,6 +164,8 @@ class Staging:
         self._moves: tuple[tuple[Part, Path], ...] = ()
         # second names of the replaced files, except of the last
         self._before: dict[Path, Path] = {}
+        # files that nothing reads once all parts are published: they are removed at the end
+        self.replaced: list[Path] = []
         self._locks: list[int] = []
 
     def __enter__(self) -> Staging:
@@ -213,13 +215,11 @@ class Staging:
     ) -> None:
         # The last move decides, and the file system shows whether it was made.
         if self._moves and self._moves[-1][0].path.exists():
-            for part, path in self._moves[:-1]:
-                if part.path.exists():
-                    continue
-                if path in self._before:
-                    os.replace(self._before[path], path)
-                else:
-                    path.unlink(missing_ok=True)
+            self._undo()
+        elif self._moves:
+            for old in self.replaced:
+                with contextlib.suppress(OSError):  # the result is whole
+                    old.unlink()
         for part in self._parts:
             with contextlib.suppress(OSError):  # a full disk was reported before
                 part.file.close()
@@ -228,6 +228,16 @@ class Staging:
             name.unlink(missing_ok=True)
         for handle in self._locks:
             os.close(handle)
+
+    def _undo(self) -> None:
+        """Put back the files that the moves before the last one replaced."""
+        for part, path in self._moves[:-1]:
+            if part.path.exists():
+                continue
+            if path in self._before:
+                os.replace(self._before[path], path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _take_over(handle: int, before: os.stat_result) -> None:

@@ -215,3 +215,27 @@ def test_a_file_of_so_many_bytes_and_no_more(tmp_path: Path, size: int, most: in
         return
     with pytest.raises(InputError, match=f"has {size} bytes, more than the {most} that are read"):
         regular(path, most)
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_an_interrupt_leaves_either_all_old_files_or_none(
+    published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal between the last rename and the removal of weights that nothing reads any more left these."""
+    out, old = tmp_path / "o.onnx", tmp_path / "o.data"
+    out.write_bytes(b"old")
+    old.write_bytes(b"weights")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        atomic_files if published else os, "_sync_folder" if published else "replace", interrupted
+    )
+    with pytest.raises(KeyboardInterrupt), atomic_files.Staging(tmp_path) as staging:
+        part = staging.part(out)
+        part.file.write(b"new")
+        staging.replaced = [old]
+        staging.publish((part, out))
+    left = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert left == ({"o.onnx": b"new"} if published else {"o.onnx": b"old", "o.data": b"weights"})
