@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.atomic_files import (
     Part,
     Staging,
+    discard,
     is_stream,
     made_folder,
     place_of,
@@ -229,13 +230,6 @@ def _named(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be written: {e.strerror or e}") from e
 
 
-def _remove(files: Iterable[Path]) -> None:
-    """Remove files of weights that no model uses any more."""
-    for file in files:
-        with contextlib.suppress(OSError):
-            file.unlink()
-
-
 def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None:
     """Remove the file of a model, and the weights beside it that `save` wrote, unless they are
     among the resolved paths `keep`. Raises InputError if it cannot be removed.
@@ -246,7 +240,7 @@ def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None
         place.unlink()
     except OSError as e:
         raise InputError(f"{path}: cannot be removed: {e.strerror or e}") from e
-    _remove(file for file in data if file.resolve() not in keep)
+    discard(file for file in data if file.resolve() not in keep)
 
 
 def _staged(

@@ -115,6 +115,13 @@ def made_folder(folder: Path) -> Iterator[None]:
         raise
 
 
+def discard(files: Iterable[Path]) -> None:
+    """Remove files that nothing reads any more, as far as the system allows it."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
 class Part:
     """An unfinished file; `path` is its name until it is published. It takes the mode of the file
     `like`, which it replaces or whose weights it holds. Without `like` the umask decides.
@@ -217,9 +224,7 @@ class Staging:
         if self._moves and self._moves[-1][0].path.exists():
             self._undo()
         elif self._moves:
-            for old in self.replaced:
-                with contextlib.suppress(OSError):  # the result is whole
-                    old.unlink()
+            discard(self.replaced)
         for part in self._parts:
             with contextlib.suppress(OSError):  # a full disk was reported before
                 part.file.close()
