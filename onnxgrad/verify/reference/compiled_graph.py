@@ -253,9 +253,9 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     operands = [env[name] for name in call.inputs]
     if clock.jitter and clock.everywhere and call.op_type in CONTRACTIONS:
         operands = [clock.perturb(value) for value in operands]
-    if clock.jitter and clock.everywhere and "Q" in call.op_type:
+    if clock.jitter and clock.everywhere:
         call = replace(call, rounded=clock.perturb)
-    if not clock.steps and ("Q" in call.op_type or "Integer" in call.op_type):
+    if not clock.steps:
         call = replace(call, steps=False)
     where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
     try:
