@@ -106,8 +106,8 @@ class Checkpointing(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Chosen, Checkpointing):
-    """The gradient to form."""
+class Stopping(Chosen):
+    """What is differentiated, and the values at which that ends."""
 
     title: ClassVar[str] = "gradient"
 
@@ -116,6 +116,14 @@ class Request(Chosen, Checkpointing):
         "treat these computed values as constants (stop-gradient)",
         metavar="NAME|GLOB",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Stopping, Checkpointing):
+    """The gradient to form."""
+
+    title: ClassVar[str] = "gradient"
+
     adjoint: Literal["auto", "ones", "input"] = option("ones", _ADJOINT.format(""))
 
 
@@ -201,10 +209,9 @@ class Splitting(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearizeOptions(Chosen, Splitting):
+class LinearizeOptions(Stopping, Splitting):
     job: ClassVar[str] = "linearize"
 
-    stop: Names | None = option(None, "treat these computed values as constants")
     names: str = option("{}_grad", "names of adjoints and gradients")
     dims: Sizes | None = option(None, "sizes of symbolic dimensions by which bytes are counted")
 
@@ -217,19 +224,17 @@ class JvpOptions(Chosen):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianProductOptions(Chosen):
+class HessianProductOptions(Stopping):
     job: ClassVar[str] = "hessian_vector_product"
 
-    stop: Names | None = option(None, "treat these computed values as constants")
     names: str = option("{}_hvp", "names of the products")
     tangents: str = option("{}_tangent", "names of the new inputs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianOptions(Chosen):
+class HessianOptions(Stopping):
     job: ClassVar[str] = "hessian"
 
-    stop: Names | None = option(None, "treat these computed values as constants")
     names: str = option("{}_{}_hessian", "names of the Hessians, by both values")
 
 
