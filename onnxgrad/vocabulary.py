@@ -15,6 +15,8 @@ Runtime: TypeAlias = Literal["onnxruntime"]
 RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
 Merge: TypeAlias = Literal["always", "auto", "never"]
 MERGE = get_args(Merge)
+# what checkpointing keeps (grad/checkpointing/keeping.py)
+POLICIES = ("auto", "everything", "products", "nothing")
 EngineName: TypeAlias = Literal["auto", "graph", "blocks"]
 # share of the largest value of an output: forty roundings to float16, each of 2**-11
 FLOAT16_BOUND = "worst=0.02"

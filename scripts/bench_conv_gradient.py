@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -35,6 +34,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from scripts.records import write_record
+from scripts.sessions import session
 
 Emit = Callable[[Var, Var, Var], Var]
 
@@ -182,17 +182,6 @@ def graph(case: Case, emit: Emit, weight: np.ndarray[Any, Any] | None) -> onnx.M
         found = emit(x, g, w)
     block.add_output(found)
     return to_proto(program, weights=True)
-
-
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A session on one thread."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
 
 
 def line(

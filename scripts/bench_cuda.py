@@ -18,9 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -34,26 +32,15 @@ sys.path.insert(0, str(ROOT))
 
 from onnxgrad import Trainer, gradient, train, training_step  # noqa: E402  # runs from a checkout
 from onnxgrad.verify.running.session import open_session  # noqa: E402
+from scripts.exporting.common import Size  # noqa: E402
+from scripts.sessions import session  # noqa: E402
 
 HEAD = (
     "model", "precision", "gradient ms", "eager", "compile", "checkpointed", "step ms",
     "eager step", "MB", "MB checkpointed", "MB eager", "worst difference",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Size:
-    """The sizes of a transformer: the original ones, and tiny ones for tests."""
-
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    rows: int = 128
-    batch: int = 8
-    classes: int = 8
-
-
-TINY = Size(width=32, layers=2, heads=4, rows=8, batch=2, classes=4)
+BASE, TINY = Size(768, 12, 12, 128), Size(32, 4, 2, 8)
+CLASSES = 8
 
 
 class Layer(nn.Module):
@@ -94,7 +81,7 @@ class Tokens(nn.Module):
         self.places = nn.Parameter(torch.randn(size.rows, size.width) * 0.02)
         self.layers = nn.Sequential(*(Layer(size, causal=causal) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(size.width)
-        self.head = nn.Linear(size.width, vocabulary if causal else size.classes)
+        self.head = nn.Linear(size.width, vocabulary if causal else CLASSES)
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
         """ids (batch, rows) int64, labels like ids, or (batch,) of a classifier -> scalar."""
@@ -112,7 +99,7 @@ class Patches(nn.Module):
         self.places = nn.Parameter(torch.randn((pixels // 16) ** 2, size.width) * 0.02)
         self.layers = nn.Sequential(*(Layer(size, causal=False) for _ in range(size.layers)))
         self.norm = nn.LayerNorm(size.width)
-        self.head = nn.Linear(size.width, size.classes)
+        self.head = nn.Linear(size.width, CLASSES)
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         """x (batch, 3, pixels, pixels), labels (batch,) int64 -> scalar."""
@@ -172,9 +159,9 @@ def built(name: str, *, tiny: bool) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def _network(name: str, *, tiny: bool) -> tuple[nn.Module, dict[str, Tensor]]:
-    size = TINY if tiny else Size()
+    size = TINY if tiny else BASE
     pixels, classes, words = (32, 4, 50) if tiny else (224, 1000, 30_000)
-    batch = size.batch if tiny or name != "resnet50" else 32
+    batch = 2 if tiny else 32 if name == "resnet50" else 8
     images = {
         "x": torch.randn(batch, 3, pixels, pixels),
         "labels": torch.randint(0, 4, (batch,)),
@@ -211,29 +198,21 @@ def bound_run(
     """Return a function that runs the graph with feeds and results on the device, and a function
     that reads the results.
     """
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if device == "cuda":
-        onnxruntime.preload_dlls()
-        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": str(int(tf32))}))
-    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=providers)
-    if device == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
-        sys.exit("onnxruntime did not start CUDA: see `onnxgrad doctor`")
-    binding = session.io_binding()
+    opened = session(graph, threads=0, cuda=device == "cuda", tf32=tf32)
+    binding = opened.io_binding()
     for name, value in feeds.items():
         binding.bind_ortvalue_input(
             name, onnxruntime.OrtValue.ortvalue_from_numpy(value, device, 0)
         )
-    for output in session.get_outputs():
+    for output in opened.get_outputs():
         binding.bind_output(output.name, device)
 
     def run() -> None:
-        session.run_with_iobinding(binding)
+        opened.run_with_iobinding(binding)
         binding.synchronize_outputs()
 
     def read() -> dict[str, np.ndarray]:
-        names = [output.name for output in session.get_outputs()]
+        names = [output.name for output in opened.get_outputs()]
         return dict(zip(names, binding.copy_outputs_to_cpu(), strict=True))
 
     return run, read

@@ -90,22 +90,18 @@ def made(path: Path, folder: Path, python: str) -> dict[str, Path]:
             print(f"{path.stem}: {label}: {wrong}", file=sys.stderr)
             del found[label]
     for label in LEVELS:
-        session(path, f"ENABLE_{label.upper()}", found[label])
+        at_level(path, f"ENABLE_{label.upper()}", found[label])
     return found
 
 
-def session(path: Path, level: str, target: Path | None = None) -> Any:
+def at_level(path: Path, level: str, target: Path | None = None) -> Any:
     """Return a session of one thread; onnxruntime writes the optimised model to `target`."""
-    import onnxruntime
+    from onnxruntime import GraphOptimizationLevel
+    from sessions import session
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = getattr(levels, f"ORT_{level}")
-    if target is not None:
-        options.optimized_model_filepath = str(target)
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    settings = {} if target is None else {"optimized_model_filepath": str(target)}
+    chosen = getattr(GraphOptimizationLevel, f"ORT_{level}")
+    return session(path, graph_optimization_level=chosen, **settings)
 
 
 def worst_difference(
@@ -116,14 +112,14 @@ def worst_difference(
     It is relative to the export's largest value. `torch` compares the export with PyTorch.
     """
     worst = dict.fromkeys(("torch", *files), 0.0)
-    plain = session(files["export"], "DISABLE_ALL")
+    plain = at_level(files["export"], "DISABLE_ALL")
     for case in sizes.values():
         if not case["out"]:
             continue
         expected = plain.run(None, _of(plain, case["in"]))
         found = {"torch": [*case["out"].values()]}
         for label, path in files.items():
-            other = session(path, "ENABLE_ALL")
+            other = at_level(path, "ENABLE_ALL")
             found[label] = other.run(None, _of(other, case["in"]))
         for label, results in found.items():
             for y, z in zip(expected, results, strict=True):
@@ -148,7 +144,7 @@ def ratios(files: dict[str, Path], feeds: dict[str, Any], args: argparse.Namespa
     from onnxgrad import bench
 
     milliseconds, found = [], {label: list[float]() for label in files}
-    opened = session(files["export"], "ENABLE_ALL")
+    opened = at_level(files["export"], "ENABLE_ALL")
     for _ in range(args.repeats):
         report = bench(
             {label: str(path) for label, path in files.items()}, inputs=_of(opened, feeds),

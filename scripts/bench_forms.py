@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.records import write_record  # noqa: E402  # the script runs from a checkout
+from scripts.sessions import session  # noqa: E402
 
 Feeds = Mapping[str, np.ndarray]
 RNG = np.random.default_rng(0)
@@ -30,19 +30,13 @@ RNG = np.random.default_rng(0)
 def runner(graph: str, feeds: Feeds) -> Callable[[], float]:
     """Return a function that runs a graph ten times and returns the CPU seconds of one run."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {graph}')
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    given = {i.name: feeds[i.name] for i in session.get_inputs()}
+    opened = session(model)
+    given = {i.name: feeds[i.name] for i in opened.get_inputs()}
 
     def once() -> float:
         begin = time.process_time()
         for _ in range(10):
-            session.run(None, given)
+            opened.run(None, given)
         return (time.process_time() - begin) / 10
 
     once()

@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.fetch_models import cache_folder  # noqa: E402  # the script runs from a checkout
 from scripts.records import write_record  # noqa: E402
+from scripts.sessions import session  # noqa: E402
 
 SMALL = ROOT / "models" / "training"
 # the numbers of nodes that issue 13 lists
@@ -93,15 +93,6 @@ def counts() -> Iterator[str]:
     yield f"| together | | {before} | {total} | {total / before:.3f} | |"
 
 
-def session(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
-    """A session whose threads do not spin."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-
-
 def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
     """Seconds of one call."""
     begin = clock()
@@ -118,7 +109,7 @@ def peak(threads: int, clock: Callable[[], float]) -> float:
         graph = helper.make_graph(product, "peak", values[:2], values[2:])
         opset = [helper.make_opsetid("", 18)]
         model = helper.make_model(graph, opset_imports=opset, ir_version=9)
-        ready = session(model.SerializeToString(), threads)
+        ready = session(model, threads)
         a = np.random.default_rng(0).random((n, n), dtype=np.float32)
         for _ in range(12):
             seconds = timed(lambda: ready.run(None, {"a": a, "b": a}), clock)  # noqa: B023
@@ -137,7 +128,7 @@ def operations(model: onnx.ModelProto, feeds: Feeds) -> int:
     for v in dict.fromkeys(v for n in products for v in (*n.input[:2], n.output[0])):
         if v not in present:
             watched.graph.output.append(helper.make_empty_tensor_value_info(v))
-    ready = session(watched.SerializeToString(), 1)
+    ready = session(watched)
     names = [v.name for v in ready.get_outputs()]
     shapes |= {k: v.shape for k, v in zip(names, ready.run(None, feeds), strict=True)}
     return sum(_operations(n, shapes) for n in products)
@@ -153,13 +144,9 @@ def _operations(n: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int
 
 def by_operator(graph: bytes, feeds: Feeds) -> str:
     """Return each operator's share of the kernel time: the fastest of 11 runs for each node."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        ready = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        prefix = str(Path(folder) / "profile")
+        ready = session(graph, enable_profiling=True, profile_file_prefix=prefix)
         for _ in range(11):
             ready.run(None, feeds)
         events = json.loads(Path(ready.end_profiling()).read_text(encoding="utf-8"))

@@ -32,6 +32,7 @@ from onnxgrad.jobs.fixed_dims import fixed  # noqa: E402
 from onnxgrad.verify import feeds_for, open_session  # noqa: E402
 from onnxgrad.verify.feeds.dims import roles  # noqa: E402
 from scripts.records import write_record  # noqa: E402
+from scripts.sessions import session  # noqa: E402
 
 RANK, SCALE, LEAST = 4, 0.5, 1024  # of an adapter; elements of a matrix that is adapted
 OTHER = 16  # of symbolic dimensions beside the batch
@@ -161,8 +162,8 @@ def measured(model: ModelProto, weights: Sequence[str], rounds: int) -> list[str
     bound = [bound_run(m, _feeds(m, given)) for m in (a, rest)]
     passed, kept = ([[], []] for _ in range(2))  # type: tuple[list[list[float]], list[list[float]]]
     for _ in range(rounds):
-        for i, (session, feeds) in enumerate(sessions):
-            passed[i].append(min(cpu for _, cpu in session.time(feeds, 5)))
+        for i, (part, feeds) in enumerate(sessions):
+            passed[i].append(min(cpu for _, cpu in part.time(feeds, 5)))
             kept[i].append(min(spent(bound[i]) for _ in range(5)))
     counts = (len(m.graph.node) for m in (a, prepare, rest))
     return [
@@ -179,17 +180,14 @@ def ratio(times: Sequence[Sequence[float]]) -> str:
 
 def bound_run(model: ModelProto, feeds: dict[str, Any]) -> Callable[[], None]:
     """A run whose inputs are bound, and whose outputs onnxruntime allocates."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    binding = session.io_binding()
+    opened = session(model)
+    binding = opened.io_binding()
     for name, value in feeds.items():
         array = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value))
         binding.bind_ortvalue_input(name, array)
-    for output in session.get_outputs():
+    for output in opened.get_outputs():
         binding.bind_output(output.name)
-    return lambda: session.run_with_iobinding(binding)
+    return lambda: opened.run_with_iobinding(binding)
 
 
 def spent(run: Callable[[], None], times: int = 10) -> float:

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from torch import nn
 from torch.nn import functional
@@ -32,6 +31,7 @@ import onnxgrad  # noqa: E402  # runs from a checkout
 from onnxgrad.ir.load import load_own  # noqa: E402
 from onnxgrad.transform.per_sample import map_samples, one_sample, samples_of  # noqa: E402
 from scripts.records import write_record  # noqa: E402
+from scripts.sessions import session  # noqa: E402
 
 BATCH = 5
 
@@ -177,12 +177,10 @@ def compared(name: str, module: Loss, dynamo: bool) -> tuple[str, float]:
     model = exported(module, x, target, dynamo)
     weights = dict(module.named_parameters())
     made = onnxgrad.gradient(model, "params", "loss", per_sample=True)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = onnxruntime.InferenceSession(made.SerializeToString(), options)
+    ours = session(made)
     feeds = {"x": x.numpy(), "target": target.numpy()}
     names = [v.name for v in made.graph.output]
-    got = dict(zip(names, session.run(None, feeds), strict=True))
+    got = dict(zip(names, ours.run(None, feeds), strict=True))
 
     def loss(parameters: Any, one: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(module, parameters, (one[None], wanted[None]))
@@ -203,7 +201,7 @@ def compared(name: str, module: Loss, dynamo: bool) -> tuple[str, float]:
     for value in expected.values():
         scale = float(np.abs(value).max()) or 1.0
         worst = max(worst, min(differ(got[n], value) / scale for n in left))
-    clocks = [spent(lambda: session.run(None, feeds)), spent(theirs)]
+    clocks = [spent(lambda: ours.run(None, feeds)), spent(theirs)]
     return (
         f"| {name} | {'dynamo' if dynamo else 'TorchScript'} | {len(expected)} | {scans(model)} | "
         f"{worst:.1e} | {clocks[0] / clocks[1]:.2f} |"

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.records import write_record  # noqa: E402  # the script runs from a checkout
+from scripts.sessions import session  # noqa: E402
 
 ROWS = (1, 8, 64, 512, 2048)
 RNG = np.random.default_rng(0)
@@ -63,36 +63,26 @@ class Bench:
             f'<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => ({outputs}) {{ {body} }}'
         )
         model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        providers: list[Any] = ["CPUExecutionProvider"]
-        if self.provider == "cuda":
-            onnxruntime.preload_dlls()
-            providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
-        made = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
-        if self.provider == "cuda" and "CUDAExecutionProvider" not in made.get_providers():
-            sys.exit("onnxruntime did not start CUDA: see `onnxgrad doctor`")
-        return made
+        return session(model, cuda=self.provider == "cuda")
 
-    def runs(self, session: onnxruntime.InferenceSession, feeds: Arrays) -> Callable[[int], None]:
+    def runs(self, opened: onnxruntime.InferenceSession, feeds: Arrays) -> Callable[[int], None]:
         """Return a function that runs a graph a given number of times.
 
         On CUDA, feeds and results stay on the device; the function returns when all runs are done.
         """
-        binding = session.io_binding()
+        binding = opened.io_binding()
         for name, value in feeds.items():
             there = onnxruntime.OrtValue.ortvalue_from_numpy(value, self.provider, 0)
             binding.bind_ortvalue_input(name, there)
-        for output in session.get_outputs():
+        for output in opened.get_outputs():
             binding.bind_output(output.name, self.provider)
 
         def run(times: int) -> None:
             for _ in range(times):
                 if self.provider == "cuda":
-                    session.run_with_iobinding(binding)
+                    opened.run_with_iobinding(binding)
                 else:
-                    session.run(None, feeds)
+                    opened.run(None, feeds)
             binding.synchronize_outputs()
 
         return run
@@ -106,7 +96,7 @@ class Bench:
         """Return the fastest run of `after` over the fastest of `before`. A run takes about a
         millisecond.
         """
-        both = [self.runs(session, feeds) for session in (before, after)]
+        both = [self.runs(opened, feeds) for opened in (before, after)]
         both[0](1)  # the first one on CUDA chooses algorithms
         started = time.perf_counter()
         both[0](1)

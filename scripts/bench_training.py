@@ -26,6 +26,7 @@ import torch
 from exporting.losses import MODELS
 from fetch_models import cache_folder
 from reference_gradients import build
+from sessions import session
 
 from onnxgrad import gradient
 
@@ -33,15 +34,6 @@ TEN = (
     *("mlp", "bert", "gpt2", "llama", "vit"),
     *("resnet18", "mobilenet_v2", "convnext", "unet", "lstm"),
 )
-
-
-def session_of(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
-    """A session whose threads do not spin."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
@@ -60,9 +52,9 @@ def compare(name: str, rounds: int, threads: int, clock: int) -> str:
     started = time.perf_counter()
     graph = gradient(path, [n for n in requested if n not in inputs], "loss")
     built = time.perf_counter() - started
-    session = session_of(graph.SerializeToString(), threads)
-    forward = session_of(path.read_bytes(), threads)
-    outputs = [o.name for o in session.get_outputs() if o.name.endswith("_grad")]
+    graph_run = session(graph, threads)
+    forward = session(path.read_bytes(), threads)
+    outputs = [o.name for o in graph_run.get_outputs() if o.name.endswith("_grad")]
     feeds = {k: v.detach().numpy() for k, v in inputs.items()}
 
     def theirs() -> None:
@@ -70,7 +62,7 @@ def compare(name: str, rounds: int, threads: int, clock: int) -> str:
         model(*inputs.values()).backward()
 
     three = (
-        lambda: session.run(outputs, feeds),
+        lambda: graph_run.run(outputs, feeds),
         theirs,
         lambda: forward.run(None, feeds),
     )

@@ -11,9 +11,10 @@ tree. Then default tests run until one fails: the test files that mirror the cha
 the modules that import it, and with --rest all others. With --reach FILE, which `learn --reach
 FILE` writes in one run of the default suite, they are the tests that enter the changed function.
 With --mirrors, only the mirroring files run, which is fast; `again --reach FILE` then tries
-survivors with the other tests. A change whose tests need more than --seconds is `unfinished`, which
-is inconclusive. A run that continues skips the changes that --out already holds. Needs a POSIX
-system and Python 3.11.
+survivors with the other tests. With --slow, `learn`, `run` and `again` take CI's slow tests in
+place of the default ones: `again --slow` tells what CI as a whole notices. A change whose tests
+need more than --seconds is `unfinished`, which is inconclusive. A run that continues skips the
+changes that --out already holds. Needs a POSIX system and Python 3.11.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ _HEAVY = [
     "rich.console",
     "pytest_timeout",
 ]
+# what CI runs beside the default tests (.ci/run)
+_SLOW = "(slow or mpi) and not cuda and not torch and not peers and not node and not browser"
 _LIMIT = 300.0  # seconds for a batch of tests without any change
 
 # returns batches of tests for a change of a tree
@@ -230,9 +233,14 @@ def main() -> int:
         action="store_true",
         help="also the test files that have nothing to do with the change",
     )
+    parser.add_argument(
+        "--slow", action="store_true", help="CI's slow tests in place of the default ones"
+    )
     parser.add_argument("tests", nargs="*", help="learn: these tests only")
     args = parser.parse_intermixed_args()
     os.environ["CI"] = "true"  # hypothesis then draws the same examples each time
+    if args.slow:
+        os.environ["PYTEST_ADDOPTS"] = f"-m '{_SLOW}'"
     out = args.out.resolve()
     if args.what == "report":
         return report(out)

@@ -48,6 +48,16 @@ def parse(text: str, *, opset: int = OPSET, ir_version: int = IR_VERSION) -> onn
     return onnx.parser.parse_model(text)
 
 
+def interface(model: onnx.ModelProto) -> tuple[list[str], list[str]]:
+    """The names of a model's inputs and outputs."""
+    return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
+
+
+def signature(model: onnx.ModelProto) -> tuple[list[str], list[str], list[str]]:
+    """The names of a model's inputs and outputs, and its operators in order."""
+    return *interface(model), [n.op_type for n in model.graph.node]
+
+
 def unindented(text: str) -> str:
     """Golden text that stands inside a test: without the indentation of its first line."""
     return dedent(text).strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -305,6 +305,18 @@ class Site:
             raise Refused(f"operand {k} would repeat inside an axis")
         repeats = self.repeats(layout.axis, len(sizes) - layout.axis - 1)
         self.put(k, op.Tile(v, repeats), layout)
+
+    def arrange(self, layouts: Mapping[int, Layout], refusal: str) -> None:
+        """Give each of these operands its layout; shared ones repeat, omitted ones are skipped.
+        Raises Refused with this text if an operand would have to move in memory.
+        """
+        for k, layout in layouts.items():
+            if self.operand(k) is None:
+                continue
+            if self.at(k) is None:
+                self.tile(k, layout)
+            elif not self.moved(k, layout):
+                raise Refused(refusal)
 
     def of_one_row(self, k: int, axis: int) -> None:
         """If the file has several rows, reduce shared operand `k` to one row, if all its rows are

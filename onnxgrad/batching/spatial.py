@@ -78,13 +78,7 @@ def recurrent(at: Site) -> list[Layout | None]:
         raise Refused("its weights differ from row to row")
     if at.at(0) is None or not at.moved(0, Layout(1)):
         raise Refused("its samples are not the rows")
-    for k, place in ((4, FRONT), (5, Layout(1)), (6, Layout(1))):
-        if at.operand(k) is None:
-            continue
-        if at.at(k) is None:
-            at.tile(k, place)
-        elif not at.moved(k, place):
-            raise Refused("its states have their rows elsewhere")
+    at.arrange({4: FRONT, 5: Layout(1), 6: Layout(1)}, "its states have their rows elsewhere")
     places: list[Layout | None] = [Layout(2), Layout(1), Layout(1)]
     if at.binding.block.opsets[""] >= _MAX_OF_INTS and isinstance(at.sizes(0)[1], int):
         _never_empty(at, places)
@@ -123,13 +117,7 @@ def attention(at: Site) -> Layout:
     """Samples are independent: queries, keys, values and caches have them in front."""
     if at.binding.domain or at.version < 23:
         raise Refused("another Attention")
-    for k in (0, 1, 2, 4, 5):
-        if at.operand(k) is None:
-            continue
-        if at.at(k) is None:
-            at.tile(k, FRONT)
-        elif not at.moved(k, FRONT):
-            raise Refused("its rows are not in front")
+    at.arrange(dict.fromkeys((0, 1, 2, 4, 5), FRONT), "its rows are not in front")
     mask = at.operand(3)
     if mask is not None:
         _masked(at)

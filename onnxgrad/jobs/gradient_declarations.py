@@ -18,19 +18,17 @@ from onnxgrad.jobs.groups import (
     Sizes,
     Word,
 )
+from onnxgrad.vocabulary import POLICIES
 
 if TYPE_CHECKING:
     from onnxgrad.grad.checkpointing.recomputation import Checkpoint
-
-
-_POLICIES = ("auto", "everything", "products", "nothing")
 
 
 class _Marks(Word):
     """A policy, a memory budget, or marks of values, which become a table."""
 
     def join(self, marks: Sequence[str], _: str) -> Any:
-        if len(marks) == 1 and (marks[0] in _POLICIES or marks[0][:1].isdigit()):
+        if len(marks) == 1 and (marks[0] in POLICIES or marks[0][:1].isdigit()):
             return marks[0]
         found: dict[str, list[Any]] = {"start": [], "end": []}
         for mark in marks:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import torch
+from sessions import session
 
 OPTIMIZED, RAW = ".onnx", ".raw.onnx"  # optimize=True and optimize=False
 STACK_TRACE = "pkg.torch.onnx.stack_trace"
@@ -27,6 +27,30 @@ SOURCE_PATH = re.compile(rb"(?<![\w.])/(?:[\w.+-]+/)+[\w-]+\.py\b|site-packages"
 MACHINE_FOLDERS = tuple(
     str(p).encode() for p in (sys.prefix, Path.home(), Path(__file__).resolve().parents[2])
 )
+
+VOCABULARY = 1000  # of networks that a Size describes
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of a transformer. `rows`: the longest sequence."""
+
+    width: int = 256
+    heads: int = 4
+    layers: int = 2
+    rows: int = 160
+
+    @property
+    def named(self) -> dict[str, int]:
+        """As configurations of the transformers library call them."""
+        return {
+            "hidden_size": self.width,
+            "num_attention_heads": self.heads,
+            "num_hidden_layers": self.layers,
+            "intermediate_size": 4 * self.width,
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": self.rows,
+        }
 
 
 @dataclass(frozen=True)
@@ -162,14 +186,9 @@ def run_onnxruntime(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Run on CPU with default graph optimisation, as deployed."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    opened = session(model)
+    names = [output.name for output in opened.get_outputs()]
+    return dict(zip(names, opened.run(names, dict(feeds)), strict=True))
 
 
 def worst_difference(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> float:

@@ -16,36 +16,13 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from exporting.common import Spec, flat, numpy_of, randomise, to_onnx_by_script
+from exporting.common import VOCABULARY, Size, Spec, flat, numpy_of, randomise, to_onnx_by_script
 from exporting.hf import EncoderDecoder, IdsMask, Outputs
 
-VOCABULARY = 1000
 # of the sample that is traced, and of those whose results PyTorch gives; (batch, length)
 CHECKED = ((2, 6), (1, 5), (3, 9))
 MEASURED = ((1, 128), (8, 128))
 OPSET = 17
-
-
-@dataclass(frozen=True)
-class Size:
-    """What the networks have in common. `rows`: the longest sequence."""
-
-    width: int = 256
-    heads: int = 4
-    layers: int = 2
-    rows: int = 160
-
-    @property
-    def named(self) -> dict[str, int]:
-        """As configurations of the transformers library call them."""
-        return {
-            "hidden_size": self.width,
-            "num_attention_heads": self.heads,
-            "num_hidden_layers": self.layers,
-            "intermediate_size": 4 * self.width,
-            "vocab_size": VOCABULARY,
-            "max_position_embeddings": self.rows,
-        }
 
 
 _VISION = {"image_size": 64, "patch_size": 8}
@@ -170,8 +147,9 @@ def _sd3(size: Size) -> nn.Module:
 _LAST = ("last_hidden_state",)
 
 
-def networks(size: Size = Size()) -> dict[str, Network]:
+def networks(size: Size | None = None) -> dict[str, Network]:
     """The ten by name."""
+    size = size or Size()
     width, heads, layers = size.width, size.heads, size.layers
     return {
         "bert_eager": _hf("Bert", "Model", "eager", outputs=_LAST, **size.named),

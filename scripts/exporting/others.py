@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
+from sessions import session
 
 IR_VERSION = 10  # the newest that the lowest onnxruntime of our own reads
 
@@ -35,11 +35,7 @@ Models = dict[str, Callable[[], Exported]]
 
 def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[Any]:
     """All outputs, from onnxruntime as deployed."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    providers = ["CPUExecutionProvider"]
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=providers)
-    return list(session.run(None, dict(feeds)))
+    return list(session(model).run(None, dict(feeds)))
 
 
 def plain(value: Any) -> np.ndarray:

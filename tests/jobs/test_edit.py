@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, numpy_helper
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import onnxgrad
@@ -20,7 +20,7 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.jobs import edit as job
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.running.session import run
-from tests.helpers import parse
+from tests.helpers import interface, parse
 
 TEXT = """g (float[N,3] x, float[N,3] k) => (float[N,3] x, float[N,3] y, float[N,3] z) {
   h = Add (x, k)  y = Exp (h)  t = Mul (k, w)  z = Sin (t) }"""
@@ -29,10 +29,6 @@ NESTED = """g (float[2] x, bool c) => (float[2] y, float[2] h) { h = Exp (x)
   y = If (c) <then_branch = t () => (float[2] a) { a = Relu (h) },
               else_branch = e () => (float[2] b) { b = Neg (h) }> }"""
 K = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
-
-
-def interface(model: ModelProto) -> tuple[list[str], list[str]]:
-    return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,11 @@ from onnxgrad.ir.load import load
 from onnxgrad.jobs.extract import proved
 from onnxgrad.surgery import extract
 from onnxgrad.verify.running.session import run
-from tests.helpers import parse
+from tests.helpers import parse, signature
 
 TEXT = """g (float[N,3] x, float[N,2] z) => (float[N,2] y, float[N,2] u)
   <float[3,2] w = {1,-2, 0.5,0.3, -0.4,0.7}> { h = MatMul (x, w)  t = Tanh (h)
   e = Exp (t)  y = Mul (e, z)  u = Neg (t) }"""
-
-
-def names(model: onnx.ModelProto) -> tuple[list[str], list[str], list[str]]:
-    graph = model.graph
-    return ([v.name for v in graph.input], [v.name for v in graph.output],
-            [n.op_type for n in graph.node])  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -45,7 +39,7 @@ def test_the_part_between(
 ) -> None:
     part = extract(parse(TEXT), inputs, outputs)
     onnx.checker.check_model(part, full_check=True)
-    assert names(part) == left
+    assert signature(part) == left
     kept = [t.name for t in part.graph.initializer]
     assert kept == (["w"] if "MatMul" in left[2] and "w" not in left[0] else [])
 
@@ -62,7 +56,7 @@ def test_a_value_read_inside_a_branch() -> None:
       y = If (c) <then_branch = t () => (float[2] a) { a = Relu (h) },
                   else_branch = e () => (float[2] b) { b = Neg (h) }> }"""
     part = extract(parse(text), ["h", "c"], ["y"])
-    assert names(part)[0] == ["h", "c"] and names(part)[2] == ["If"]
+    assert signature(part)[0] == ["h", "c"] and signature(part)[2] == ["If"]
 
 
 def test_a_wrong_part_is_found_out() -> None:
@@ -95,7 +89,7 @@ def test_the_kind_that_was_given_comes_back() -> None:
 
 def test_a_packaged_model() -> None:
     part = extract("models/training/mlp.onnx", None, ["linear_2"])
-    assert names(part)[1] == ["linear_2"]
+    assert signature(part)[1] == ["linear_2"]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +97,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     model, out = str(tmp_path / "m.onnx"), str(tmp_path / "o.onnx")
     assert main(["extract", model, "-o", out, "--inputs", "t,z", "--outputs", "y"]) == 0
     assert "5 → 2 nodes" in capsys.readouterr().out
-    assert names(onnx.load(out)) == (["t", "z"], ["y"], ["Exp", "Mul"])
+    assert signature(onnx.load(out)) == (["t", "z"], ["y"], ["Exp", "Mul"])
     assert main(["extract", model, "-o", out, "--outputs", "h", "--json", str(tmp_path / "j")]) == 0
     assert json.loads((tmp_path / "j").read_text())["proof"]["verdict"] == "equal"
     capsys.readouterr()

@@ -17,8 +17,6 @@ from onnxgrad.cli.app import main, parser_for
 from onnxgrad.cli.commands import completion
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
-from onnxgrad.grad.checkpointing import keeping
-from onnxgrad.jobs import gradient_declarations
 from onnxgrad.jobs import gradient_declarations as declared
 from onnxgrad.jobs.declared import Declaration, from_flags, from_keywords, option, options_of
 from onnxgrad.jobs.gradient_declarations import (
@@ -192,8 +190,3 @@ def test_a_check_reads_files_and_runs_on_several_threads(tmp_path: Path) -> None
         onnxgrad.check_gradient(MLP, "x", "loss", inputs=[{"x": x}, {"x": x}])
     with pytest.raises(InputError, match="missing a required argument: 'of'"):
         onnxgrad.check_product(MLP)  # type: ignore[call-arg]
-
-
-def test_the_policies_are_those_of_checkpointing() -> None:
-    """The declarations do not import it: a command would wait for it."""
-    assert gradient_declarations._POLICIES == keeping.POLICIES

@@ -15,7 +15,7 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.jobs import join as job
 from onnxgrad.verify.running.session import run
-from tests.helpers import parse
+from tests.helpers import interface, parse
 
 A = """g (float[N,2] x, float[N,2] m) => (float[N,2] x, float[N,2] y) <float[2] w = {1, 2}> {
   t = Mul (x, w)  y = Add (t, m) }"""
@@ -24,10 +24,6 @@ B = """g (float[B,2] u, float[B,2] m) => (float[B,2] z, float[B,2] u) <float[2] 
 NESTED = """g (float[2] x, bool c) => (float[2] y) { h = Exp (x)
   y = If (c) <then_branch = t () => (float[2] a) { a = Relu (h) },
               else_branch = e () => (float[2] b) { b = Neg (h) }> }"""
-
-
-def interface(model: ModelProto) -> tuple[list[str], list[str]]:
-    return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, numpy_helper
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import onnxgrad
@@ -16,7 +16,7 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.jobs import lift as job
 from onnxgrad.verify.running.session import run
-from tests.helpers import parse
+from tests.helpers import parse, signature
 from tests.rewriting import model_of
 
 # (inputs, outputs, operators) of both parts
@@ -33,15 +33,6 @@ NESTED = """g (float[2] x, bool c, float[2] w) => (float[2] y, float[2] v) { h =
 BOTH = (
     "g (float[N,2] x, float[2] w) => (float[N,2] y) { e = Exp (w)  m = Mul (x, e)  y = Add (m, w) }"
 )
-
-
-def part(model: ModelProto) -> tuple[list[str], list[str], list[str]]:
-    graph = model.graph
-    return (
-        [v.name for v in graph.input],
-        [v.name for v in graph.output],
-        [n.op_type for n in graph.node],
-    )
 
 
 @pytest.mark.parametrize(
@@ -63,7 +54,7 @@ def test_parts(text: str, weights: Any, wanted: Parts) -> None:
     prepare, rest = onnxgrad.lift(model, weights)
     for made in (prepare, rest):
         onnx.checker.check_model(made, full_check=True)
-    assert (part(prepare), part(rest)) == wanted
+    assert (signature(prepare), signature(rest)) == wanted
     rng = np.random.default_rng(0)
     feeds: dict[str, Any] = {}
     for v in model.graph.input:
@@ -102,10 +93,10 @@ def test_sizes_stay_with_what_they_shape() -> None:
       s = Concat <axis = 0> (a, b)  v = Reshape (w, s)  t = Transpose (v)  r = Reshape (x, s)
       y = MatMul (r, t)  q = Concat <axis = 0> (k, a)  z = Reshape (x, q) }"""
     prepare, rest = onnxgrad.lift(parse(text))
-    assert part(prepare)[:2] == ([], ["t"])
-    assert part(rest)[0] == ["x", "k", "t"] and "s" in [n.output[0] for n in rest.graph.node]
+    assert signature(prepare)[:2] == ([], ["t"])
+    assert signature(rest)[0] == ["x", "k", "t"] and "s" in [n.output[0] for n in rest.graph.node]
     prepare, rest = onnxgrad.lift(parse(text), "k", verify=False)
-    assert part(prepare)[:2] == (["k"], ["t", "q"])  # a weight that is named decides
+    assert signature(prepare)[:2] == (["k"], ["t", "q"])  # a weight that is named decides
 
 
 def test_calls_stay() -> None:
@@ -113,8 +104,8 @@ def test_calls_stay() -> None:
       g (float[N,2] x, float[2] w) => (float[N,2] y) { f = d.f (w)  e = Exp (w)  a = Mul (x, f)  y = Add (a, e) }
       <domain: "d", opset_import: ["" : 20]> f (a) => (b) { b = Neg (a) }""")
     prepare, rest = onnxgrad.lift(model, "w")
-    assert part(prepare)[2] == ["Exp"] and not prepare.functions
-    assert part(rest)[2] == ["f", "Mul", "Add"] and len(rest.functions) == 1
+    assert signature(prepare)[2] == ["Exp"] and not prepare.functions
+    assert signature(rest)[2] == ["f", "Mul", "Add"] and len(rest.functions) == 1
 
 
 def test_a_default_that_callers_may_override() -> None:
@@ -123,7 +114,7 @@ def test_a_default_that_callers_may_override() -> None:
     with pytest.raises(InputError, match="nothing depends"):
         onnxgrad.lift(model)  # it is no constant
     prepare, rest = onnxgrad.lift(model, "w")
-    assert (part(prepare)[0], part(rest)[0]) == (
+    assert (signature(prepare)[0], signature(rest)[0]) == (
         ["w"],
         ["x", "t"],
     ) and not prepare.graph.initializer
@@ -153,10 +144,10 @@ def test_optimize_lifts_what_pays(inputs: str, factors: tuple[str, str], ends: l
     model = model_of(text, {"i": np.zeros(1, np.int64)})
     weights = ["w", "s", "k", "l"][: 4 if ends else 2]
     prepare, _ = onnxgrad.lift(model, weights)
-    assert sorted(part(prepare)[1]) == ["n", "t", "v"]
+    assert sorted(signature(prepare)[1]) == ["n", "t", "v"]
     if ends:
         prepare, rest = onnxgrad.optimize(model, lift=weights)
-        assert part(prepare)[1] == ends and "Mul" in part(rest)[2]
+        assert signature(prepare)[1] == ends and "Mul" in signature(rest)[2]
     else:
         with pytest.raises(InputError, match="computed as fast as inputs are passed"):
             onnxgrad.optimize(model, lift=weights)
@@ -170,7 +161,7 @@ def test_a_wrong_part_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     right = job._cut
     monkeypatch.setattr(job, "_cut", late)
     prepare, _ = onnxgrad.lift(parse(LORA), ["w", "a", "b"])  # a Gemm of matrices is a product
-    assert part(prepare)[1] == ["t"]
+    assert signature(prepare)[1] == ["t"]
     monkeypatch.setattr(job, "extracted", lambda p, i, o: _wrong(p, i, o))
     with pytest.raises(NotProved):
         onnxgrad.lift(parse(LORA), ["w", "a", "b"])

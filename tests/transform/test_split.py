@@ -11,7 +11,6 @@ import pytest
 
 import onnxgrad
 from onnxgrad import InputError, Unsupported
-from onnxgrad.grad.checkpointing.keeping import POLICIES
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import FLOAT_DTYPES
@@ -19,6 +18,7 @@ from onnxgrad.transform.split import as_functions, linearize
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
+from onnxgrad.vocabulary import POLICIES
 from tests.backend_suite import case, clamp_ir
 from tests.grad import test_suite as suite
 from tests.grad.numeric import normal

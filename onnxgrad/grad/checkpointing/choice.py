@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpointing.costs import is_product, size_of
-from onnxgrad.grad.checkpointing.keeping import POLICIES, bytes_of
+from onnxgrad.grad.checkpointing.keeping import bytes_of
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint, Marks, Use, resolve
 from onnxgrad.grad.control_flow.loop import state_types, typed_step
 from onnxgrad.ir.binding import Binding, draws
@@ -23,6 +23,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.types import byte_count, is_static
 from onnxgrad.ir.var import Var
+from onnxgrad.vocabulary import POLICIES
 
 
 @dataclass(frozen=True)

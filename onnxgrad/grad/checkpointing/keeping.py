@@ -33,11 +33,11 @@ from onnxgrad.grad.checkpointing.minimum_cut import UNLIMITED, Network
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.vocabulary import POLICIES
 from onnxgrad.wording import option, perhaps
 
 Keep: TypeAlias = "str | int | Sequence[str]"
 
-POLICIES = ("auto", "everything", "products", "nothing")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LARGEST = 1 << 62  # bytes that no machine has
 # capacities of a kept byte and of a byte of work; each value or binding costs one more, so that

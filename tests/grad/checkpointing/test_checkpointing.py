@@ -11,7 +11,6 @@ import pytest
 from onnxgrad import gradient
 from onnxgrad.errors import InputError
 from onnxgrad.grad import prepare
-from onnxgrad.grad.checkpointing.keeping import POLICIES
 from onnxgrad.grad.checkpointing.memory import peak_of
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint
 from onnxgrad.grad.registry import find, rules
@@ -20,7 +19,6 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs import gradient_declarations
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.backend_suite import case, clamp_ir
@@ -456,10 +454,6 @@ def test_an_operand_left_out_at_the_end_stays_so_in_the_copy() -> None:
     kept, again = (grads(model, how, feeds)[1] for how in (None, "auto"))
     np.testing.assert_array_equal(again["x_grad"], kept["x_grad"])
     assert again["x_grad"].any()
-
-
-def test_the_command_knows_the_policies() -> None:
-    assert gradient_declarations._POLICIES == POLICIES
 
 
 def test_the_planned_peak_counts_idle_buffers_chunks_and_scratch() -> None:
