@@ -27,14 +27,14 @@ from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.coverage.search import Search
 from onnxgrad.verify.coverage.summary import Coverage, wanted_share
-from onnxgrad.verify.custom_boundaries import (
+from onnxgrad.verify.custom_operators.boundaries import (
     Around,
-    CannotCut,
     Operator,
     UnknownOperator,
     around,
     unknown_operators,
 )
+from onnxgrad.verify.custom_operators.result_types import CannotCut
 from onnxgrad.verify.declared_shapes import contradictions
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
@@ -162,8 +162,8 @@ def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Re
                 first = first or error
                 unknown |= dict.fromkeys(error.operators)
                 models = around(original, candidate, unknown)
-        if not report and models.unmatched:
-            raise CannotCut(f"the second model lacks {models.unmatched!r}, and differs")
+        if not report and models.doubt:
+            raise CannotCut(f"{models.doubt}, and differs")
     except (CannotCut, CannotRun) as error:
         if first is None or not first.certain:
             raise first or error from None

@@ -8,19 +8,26 @@ function of its operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, ValueInfoProto
 
-from onnxgrad.errors import CannotRun, OnnxgradError
+from onnxgrad.errors import CannotRun
 from onnxgrad.ir import domains
-from onnxgrad.ir.load import load
-from onnxgrad.ir.protobufs import copy_of, every_node, keep, model_nodes, scheduled
-from onnxgrad.ir.types import type_to_proto
+from onnxgrad.ir.protobufs import (
+    copy_of,
+    every_node,
+    graphs_of,
+    keep,
+    model_nodes,
+    scheduled,
+)
 from onnxgrad.verify.changed_region import reads
+from onnxgrad.verify.custom_operators.bodies import SHELL, opened
+from onnxgrad.verify.custom_operators.result_types import CannotCut, operands, result_types
 from onnxgrad.verify.feeds.dims import required_inputs
 from onnxgrad.verify.proof_model import TWO_GB, ProofModel, proof_model
 from onnxgrad.verify.reference.user_operators import NOT_KNOWN, OWN
@@ -29,7 +36,6 @@ from onnxgrad.verify.value_numbers import Numbers
 Operator: TypeAlias = tuple[str, str]  # domain, name
 _FunctionKey: TypeAlias = tuple[str, str, str]
 _RUNTIMES_OWN = "com.microsoft"
-_FOLLOWED = 8  # values of the same type after a result that are searched for its type
 
 
 class UnknownOperator(CannotRun):
@@ -42,10 +48,6 @@ class UnknownOperator(CannotRun):
     ) -> None:
         super().__init__(reason)
         self.operators, self.certain = operators, certain
-
-
-class CannotCut(Exception):
-    """The models cannot be cut at the operators; the message says why."""
 
 
 def unknown_operators(model: ModelProto, error: CannotRun) -> UnknownOperator | None:
@@ -69,27 +71,28 @@ def unknown_operators(model: ModelProto, error: CannotRun) -> UnknownOperator | 
 @dataclass(frozen=True)
 class Around:
     """Both models without the custom nodes. `nodes`: the operator of each node, in the original's
-    order. `unmatched`: a result of a node that the second model lacks, or empty. The results of
-    that node are free inputs of the original only, so a difference refutes nothing.
+    order. `doubt`: why a difference refutes nothing, or empty: the results of a node that the
+    second model lacks are free inputs of the original only, and nodes may be paired wrongly.
     """
 
     original: ProofModel
     candidate: ProofModel
     nodes: tuple[str, ...]
-    unmatched: str = ""
+    doubt: str = ""
 
 
 def around(original: ProofModel, candidate: ProofModel, unknown: Collection[Operator]) -> Around:
     """Returns both models cut at the nodes of these operators. A node of the main graph that runs
-    such an operator in a nested graph or a function is cut out as a unit.
+    such an operator in a nested graph or a function is cut out as a unit if it is the same in both
+    models; otherwise its body is opened.
 
     Raises CannotCut if the second model has more such nodes, or if the type of a result is unknown.
     """
     if max(m.proto.ByteSize() for m in (original, candidate)) > TWO_GB:
         raise CannotCut("models of over 2 GB are not cut")
-    sides = [_Side(model, unknown) for model in (original, candidate)]
-    pairs = _pairs(*sides)
-    types = _result_types(original.proto, [a for a, _ in pairs], candidate.proto)
+    sides = _opened([_Side(m.weights(), unknown) for m in (original, candidate)])
+    pairs, doubt = _pairs(*sides)
+    types = result_types(sides[0].proto, [a for a, _ in pairs], sides[1].proto)
     taken = {name for side in sides for name in side.names}
     for a, b in pairs:
         operator = domains.full_name(a.domain, a.op_type)
@@ -97,7 +100,7 @@ def around(original: ProofModel, candidate: ProofModel, unknown: Collection[Oper
         given = [_fresh(f"{name} of {operator}", taken) if name else "" for name in a.output]
         shown = {
             i: _fresh(f"{title}: operand {i} of {operator}", taken)
-            for i, (p, q) in enumerate(zip(_operands(a), _operands(b) if b is not None else ()))
+            for i, (p, q) in enumerate(zip(operands(a), operands(b) if b is not None else ()))
             if p and not (sides[0].constant(p) and sides[0].constant(p) == sides[1].constant(q))
         }
         inputs = [
@@ -106,8 +109,40 @@ def around(original: ProofModel, candidate: ProofModel, unknown: Collection[Oper
         sides[0].cut(a, given, shown, inputs)
         sides[1].cut(b, given, shown, inputs)
     first, second = (side.finished() for side in sides)
-    operators = tuple(sides[0].label(a) for a, _ in pairs)
-    return Around(first, second, operators, next((a.output[0] for a, b in pairs if b is None), ""))
+    operators = tuple(sides[0].label(a) for a, _ in pairs if a.domain != SHELL)
+    lacks = (f"the second model lacks {a.output[0]!r}" for a, b in pairs if b is None)
+    return Around(first, second, operators, next(lacks, doubt))
+
+
+def _opened(sides: list[_Side]) -> list[_Side]:
+    """Returns both models with the bodies opened that differ and run such an operator."""
+    while True:
+        held = [{s.title(n): n for n in s.custom if s.bodies(n) is not None} for s in sides]
+        nodes = [_apart(sides[0], held[0], sides[1], held[1])]
+        nodes.append(_apart(sides[1], held[1], sides[0], held[0]))
+        if not any(nodes):
+            return sides
+        shared = held[0].keys() & held[1].keys()
+        sides = [
+            _Side(opened(s.proto, found, shared), {*s.unknown, (SHELL, "Loop"), (SHELL, "Scan")})
+            for s, found in zip(sides, nodes)
+        ]
+
+
+def _apart(
+    side: _Side, held: Mapping[str, NodeProto], other: _Side, others: Mapping[str, NodeProto]
+) -> list[NodeProto]:
+    """Returns the nodes of one model whose bodies differ from those in the other model. The body of
+    a Loop or Scan needs a body of as many inputs and results to be compared with.
+    """
+    found = []
+    for title, node in held.items():
+        twin = others.get(title)
+        if twin is None and node.op_type not in ("Loop", "Scan"):
+            found.append(node)
+        elif twin is not None and side.bodies(node) == other.bodies(twin):
+            found += [node] if side.key(node) != other.key(twin) else []
+    return found
 
 
 def _fresh(name: str, taken: set[str]) -> str:
@@ -117,16 +152,11 @@ def _fresh(name: str, taken: set[str]) -> str:
     return name
 
 
-def _operands(node: NodeProto) -> list[str]:
-    """Returns the operands of a node, then the values that its nested graphs capture."""
-    return [*node.input, *sorted(reads(node) - {*node.input})]
-
-
 class _Side:
     """One model while its custom nodes are cut out. Nodes that reach no output are removed."""
 
-    def __init__(self, model: ProofModel, unknown: Collection[Operator]) -> None:
-        self.proto = copy_of(model.weights())
+    def __init__(self, model: ModelProto, unknown: Collection[Operator]) -> None:
+        self.proto = copy_of(model)
         self.functions = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
         self.unknown, self.opaque = unknown, set[_FunctionKey]()
         while (
@@ -172,6 +202,24 @@ class _Side:
             for n in every_node(nodes)
         )
 
+    def title(self, node: NodeProto) -> str:
+        """Returns the first result of a node."""
+        return str(next(name for name in node.output if name))
+
+    def bodies(self, node: NodeProto) -> object:
+        """Returns the kind of a node whose bodies can be opened: an If, a call of a function, a
+        Loop or Scan with its numbers of inputs and results. Returns None for another node.
+        """
+        function = self.functions.get((node.domain, node.op_type, node.overload))
+        if function is not None:
+            versions = domains.versions(self.proto.opset_import)
+            own = domains.versions(function.opset_import)
+            return "call" if all(versions.get(d, v) == v for d, v in own.items()) else None
+        if not domains.is_default(node.domain) or node.op_type not in ("If", "Loop", "Scan"):
+            return None
+        graphs = graphs_of(node) if node.op_type != "If" else ()
+        return (node.op_type, *((len(g.input), len(g.output)) for g in graphs))
+
     def label(self, node: NodeProto) -> str:
         """Returns the operator of a custom node. If the node runs one inside, both names are in the
         label.
@@ -186,7 +234,7 @@ class _Side:
     def key(self, node: NodeProto) -> object:
         """Returns everything that two matching nodes have in common, except their operands."""
         attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
-        present = tuple(bool(name) for name in _operands(node)), tuple(map(bool, node.output))
+        present = tuple(bool(name) for name in operands(node)), tuple(map(bool, node.output))
         bodies = self._called([node], {})
         return (node.domain, node.op_type, node.overload, *attributes, present, *bodies.values())
 
@@ -228,9 +276,9 @@ class _Side:
             for new, name in zip(given, node.output)
             if name
         ]
-        operands = _operands(node)
+        names = operands(node)
         made += [
-            NodeProto(op_type="Identity", input=[operands[i]], output=[name])
+            NodeProto(op_type="Identity", input=[names[i]], output=[name])
             for i, name in shown.items()
         ]
         self.instead[id(node)] = made
@@ -246,10 +294,10 @@ class _Side:
         return proof_model(self.proto)
 
 
-def _pairs(a: _Side, b: _Side) -> list[tuple[NodeProto, NodeProto | None]]:
+def _pairs(a: _Side, b: _Side) -> tuple[list[tuple[NodeProto, NodeProto | None]], str]:
     """Returns each custom node with its counterpart: the node with the same name of a result, with
-    the same node name, or the only node of its kind that is left. The counterpart is None if the
-    second model lacks it.
+    the same node name, or the only node of its kind that is left, or else the next one. The
+    counterpart is None if the second model lacks it. Also returns the doubt about the pairs.
     """
     left = {id(n): n for n in b.custom}
     found: dict[int, NodeProto] = {}
@@ -261,13 +309,22 @@ def _pairs(a: _Side, b: _Side) -> list[tuple[NodeProto, NodeProto | None]]:
             if len(nodes) == len(others) == 1 and key[1]:
                 found[id(nodes[0])] = others[0]
                 del left[id(others[0])]
+    in_order = len(found)
+    ours, theirs = (_by(nodes, side, name) for nodes, side in (
+        ([n for n in a.custom if id(n) not in found], a), ([*left.values()], b)))  # fmt: skip
+    for key, nodes in ours.items():
+        if len(nodes) == len(theirs.get(key, [])):
+            for ours_, other in zip(nodes, theirs[key], strict=True):
+                found[id(ours_)] = other
+                del left[id(other)]
+    doubt = "" if in_order == len(found) else "its custom nodes are paired by their order"
     if left:
         node = next(iter(left.values()))
         operator, name = b.label(node), node.output[0]
         if " in " in operator and any(n.output[:1] == node.output[:1] for n in a.custom):
             raise CannotCut(f"the bodies around {operator} ({name!r}) differ")
         raise CannotCut(f"only the second model has the {operator} of {name!r}")
-    return [(n, found.get(id(n))) for n in a.custom]
+    return [(n, found.get(id(n))) for n in a.custom], doubt
 
 
 _NAMES: tuple[Callable[[NodeProto], object], ...] = (
@@ -282,132 +339,3 @@ def _by(
     for node in nodes:
         found.setdefault((side.key(node), name(node)), []).append(node)
     return found
-
-
-def _result_types(
-    model: ModelProto, nodes: Sequence[NodeProto], other: ModelProto
-) -> dict[str, TypeProto]:
-    """Returns the type of each custom result: the declared type, or else the type of an operand
-    with an element type that the result's readers accept. The proof uses values of these types. A
-    wrong guess does not run, so it proves nothing.
-    """
-    found = {
-        v.name: v.type
-        for m in (other, model)
-        for v in (*m.graph.value_info, *m.graph.output)
-        if v.type.WhichOneof("value")
-    }
-    while left := [n for n in nodes if any(name and name not in found for name in n.output)]:
-        guessed: dict[str, TypeProto] = {}
-        for between in (False, True):
-            types = _inferred(model, found, nodes, between=between) | found
-            guessed |= {
-                name: kind
-                for n in left
-                for name in n.output
-                if name and name not in found
-                for kind in [_as_read(model, name, [types[i] for i in _operands(n) if i in types])]
-                if kind is not None
-            }
-            # later unknown types may follow from earlier guesses
-            if sized := {name: kind for name, kind in guessed.items() if _is_sized(kind)}:
-                guessed = sized
-                break
-        if not guessed:
-            raise CannotCut(f"the type of {left[0].output[0]!r} is neither declared nor known")
-        found |= guessed
-    return found
-
-
-def _inferred(
-    model: ModelProto, more: Mapping[str, TypeProto], nodes: Iterable[NodeProto], *, between: bool
-) -> dict[str, TypeProto]:
-    """Returns the known types of the values of the main graph if the custom results become inputs
-    of these types. `between`: the first declared values after values of unknown type become inputs
-    as well. Sizes declared for other values are not reliable, but here sizes only choose the feeds.
-    """
-    typed = copy_of(model)
-    graph = typed.graph
-    custom = {name for n in nodes for name in n.output if name}
-    behind = {*custom}
-    inputs: dict[str, ValueInfoProto] = {}
-    left = []
-    for node in scheduled(list(graph.node)):
-        names = {name for name in node.output if name}
-        if behind.isdisjoint(reads(node) | names):
-            left.append(node)
-        elif names <= more.keys() and (between or names <= custom):
-            inputs |= {n: ValueInfoProto(name=n, type=more[n]) for n in sorted(names)}
-            behind -= names
-        else:
-            behind |= names
-            left.append(node)
-    copied = [copy_of(n) for n in left]
-    del graph.node[:]
-    graph.node.extend(copied)
-    keep(graph.value_info, lambda v: v.name not in inputs)
-    graph.input.extend(inputs.values())
-    declared = {v.name for v in (*graph.value_info, *graph.output, *graph.input)}
-    graph.value_info.extend(
-        ValueInfoProto(name=name, type=kind) for name, kind in more.items() if name not in declared
-    )
-    try:
-        values = load(typed).main.vars()
-    except OnnxgradError as error:
-        raise CannotCut(f"the types of its values are not known ({error})") from error
-    made = {v.name: type_to_proto(v.type) for v in values}
-    return {name: kind for name, kind in made.items() if kind.WhichOneof("value")}
-
-
-def _is_sized(kind: TypeProto) -> bool:
-    shape = kind.tensor_type.shape
-    return kind.tensor_type.HasField("shape") and all(d.WhichOneof("value") for d in shape.dim)
-
-
-def _as_read(model: ModelProto, name: str, operands: Sequence[TypeProto]) -> TypeProto | None:
-    """Returns the first type that all readers of a value accept: the type of an operand, or the
-    first operand's shape with a common element type. If no type fits, returns the type of the first
-    operand, and None if there is none.
-    """
-    taken = list(_accepted(model, name))
-    guesses = [*operands]
-    for code in (TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL):
-        for kind in operands[:1]:
-            made = copy_of(kind)
-            made.tensor_type.elem_type = code
-            guesses.append(made)
-    good = (k for k in guesses if all(_text(k) in kinds for kinds in taken))
-    return next(good, operands[0] if operands else None)
-
-
-def _accepted(model: ModelProto, name: str) -> Iterator[Collection[str]]:
-    """Yields the types that each reader of a value accepts, if onnx knows the reader. Includes the
-    readers of results that must have the same type, and constants among the operands that must have
-    it too.
-    """
-    weights = {t.name: TypeProto(tensor_type=TypeProto.Tensor(elem_type=t.data_type))
-               for t in model.graph.initializer}  # fmt: skip
-    versions, alike = domains.versions(model.opset_import), [name]
-    for value in alike:  # the list grows in the loop
-        for node in model.graph.node:
-            domain = domains.canonical(node.domain)
-            if value not in node.input or not onnx.defs.has(node.op_type, domain):
-                continue
-            schema = onnx.defs.get_schema(node.op_type, versions.get(domain, 1), domain)
-            slots = [p.type_str for p in schema.inputs]
-            slots += slots[-1:] * (len(node.input) - len(slots))
-            mine = slots[[*node.input].index(value)]
-            allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-            yield allowed.get(mine, (mine,))
-            beside = [n for n, slot in zip(node.input, slots) if slot == mine and n in weights]
-            yield from ((_text(weights[n]),) for n in beside)
-            results = [n for n, p in zip(node.output, schema.outputs) if p.type_str == mine]
-            alike += [n for n in results if n not in alike and len(alike) < _FOLLOWED]
-
-
-def _text(kind: TypeProto) -> str:
-    """Returns a type as onnx's schemas spell it; empty for anything but a tensor."""
-    if not kind.HasField("tensor_type"):
-        return ""
-    name = TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()
-    return f"tensor({name})"

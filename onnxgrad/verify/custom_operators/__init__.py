@@ -1,0 +1,1 @@
+"""Custom operators that cannot run here, as boundaries of a proof."""
