@@ -263,7 +263,8 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
     estimate; the derivative of rounding is zero.
     `per_sample`: the gradient of each sample of the batch, as that of the model at a batch of 1
     (`vmap` of the gradient). Gradients of weights, scalars and values without a batch get a first
-    axis for the samples. The batch is the symbol that inputs share, or the first axes of size 1.
+    axis for the samples. The batch is the symbol that inputs share, the first axes of size 1, or
+    the size of the first axes of all inputs, which then becomes dynamic.
     `form`: "fast": the fastest formulas of convolutions, normalizations and sums over a batch.
     "small": those of the fewest nodes, with which gradients of convolutions take up to twice the
     time.
@@ -330,16 +331,16 @@ def jacobian(model: ModelLike, *, options: JacobianOptions) -> Any:
     `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
     `mode`: "reverse" computes one product per element of the target, "forward" one per element of a
     value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown.
-    `batched`: the first axis of the target and of each value counts samples that do not influence
-    each other (in a BatchNormalization in training mode they do). The result has the shape
-    (samples, target, value), where target and value have lost their first axis.
+    `per_sample`: the Jacobian of each sample of the batch, as that of the model at a batch of 1. It
+    has the shape (samples, target, value), where target and value have lost the axis of the batch.
+    The batch is found as by `gradient`.
     The returned model has the type of `model`. onnxruntime runs no Scan over an empty target or
     value. Raises InputError as `gradient` does.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
     ... y = MatMul (x, w) }''')
-    >>> by_sample = onnxgrad.jacobian(model, batched=True)
+    >>> by_sample = onnxgrad.jacobian(model, per_sample=True)
     >>> str(onnxgrad.load(by_sample).main.outputs[1].type)
     'f32[N,2,3]'
     """
@@ -420,7 +421,7 @@ def check_product(model: ModelLike, *, options: CheckProductOptions) -> Gradient
     `casadi_derivative` (`of`: "jvp", "hvp", "jacobian", "hessian", or "adj" and "fwd") for a model,
     numerically in random directions.
 
-    `mode` and `batched` as for `jacobian`; all other options, and errors, as for `check_gradient`.
+    `mode` as for `jacobian`; all other options, and errors, as for `check_gradient`.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')

@@ -252,8 +252,8 @@ def jacobian(
     names: str = '{}_by_{}',
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    per_sample: bool = False,
     mode: Literal['auto', 'forward', 'reverse'] = 'auto',
-    batched: bool = False,
 ) -> Any: ...
 def casadi_derivative(
     model: ModelLike,
@@ -310,7 +310,6 @@ def check_product(
     *,
     of: Literal['jvp', 'hvp', 'jacobian', 'hessian', 'adj', 'fwd'],
     mode: Literal['auto', 'forward', 'reverse'] = 'auto',
-    batched: bool = False,
     tolerance: Positive | None = None,
     allow_empty: Names = (),
     seed: Seed = 0,

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 import onnxgrad  # noqa: E402  # runs from a checkout
 from onnxgrad.ir.load import load_own  # noqa: E402
-from onnxgrad.transform.per_sample import map_samples, one_sample, samples_of  # noqa: E402
+from onnxgrad.transform.per_sample import map_samples, of_size, samples_of  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 from scripts.sessions import session  # noqa: E402
 
@@ -232,7 +232,7 @@ def scans(model: onnx.ModelProto) -> int:
     """Return the number of nodes that run once per sample."""
     program = load_own(model)
     samples = samples_of(program)
-    gradient = onnxgrad.gradient(one_sample(program, samples), "params", "loss")
+    gradient = onnxgrad.gradient(of_size(program, samples), "params", "loss")
     return sum(map_samples(load_own(gradient), samples, {}).scanned.values())
 
 

@@ -73,4 +73,4 @@ def named(b: Binding, error: Exception) -> InputError:
 
 def name_of(b: Binding) -> str:
     """Return the operator and the name of a node."""
-    return f"{b.op} '{b.node.name or b.out.name}'"
+    return f"{b.op} '{b.node.name or next(v.name for v in b.outputs if v is not None)}'"

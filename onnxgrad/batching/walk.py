@@ -27,6 +27,7 @@ from onnxgrad.batching.sharper_types import sharpen
 from onnxgrad.batching.site import Site, site_of, with_rows
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.domains import REDUCTIONS
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.function_bodies import (
@@ -46,6 +47,8 @@ from onnxgrad.wording import option
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 # the size of a result depends on values, so that rows have several
 _RAGGED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+# nothing in these nodes counts the rows over which they work
+_OVER_ROWS = frozenset({*REDUCTIONS, "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
 _ONE_SIZE = "rows whose results have other sizes end a run in an error"
 NO_RULE = "no rule"
 
@@ -61,10 +64,10 @@ def follow_rows(
 ) -> Batched:
     """Follow the rows of `inputs` through the main graph, which is changed; types remain those of
     `count` rows. `along`: how to treat a node that works along the rows: raise an error ("refuse"),
-    warn ("warn"), or raise an error only if it computes statistics over other axes as well
-    ("auto"). `branches`: follow the rows into an If, which otherwise runs once per row. `mapped`:
-    inputs get the rows on an axis of their own, and each row is computed by itself, whatever the
-    node does.
+    warn ("warn"), raise an error only if it computes statistics over other axes as well ("auto"),
+    or let it work over as many rows as there are ("keep"). `branches`: follow the rows into an If,
+    which otherwise runs once per row. `mapped`: inputs get the rows on an axis of their own, and
+    each row is computed by itself, whatever the node does.
 
     Raises InputError, which names the node, if rows depend on each other or no rule applies.
     """
@@ -160,6 +163,11 @@ def _apply(site: Site, done: Batched, along: str, captures: bool) -> list[Bindin
         first = Refused(str(error))
         if site.op in _RAGGED:
             done.warnings.append(f"{name_of(site.binding)}: {_ONE_SIZE}")
+    if along == "keep" and (first.along or site.op in _OVER_ROWS):
+        site.restart()
+        site.found = [None] * len(site.binding.outputs)
+        done.in_place += 1
+        return []
     if site.count > 1:  # computed together in the file, so that there is no other way to read it
         together = f"the {site.count} rows of the file depend on each other: "
         raise Dependent(f"{together if first.along else ''}{first}")

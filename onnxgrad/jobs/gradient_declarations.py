@@ -153,13 +153,13 @@ class GradientForm(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class PerSample(Declaration):
-    """The gradient of each sample."""
+    """The derivative of each sample."""
 
     title: ClassVar[str] = "gradient"
 
     per_sample: bool = option(
         False,
-        "one gradient for each sample of the batch: those of weights get a first axis for it",
+        "one gradient or Jacobian for each sample of the batch: those of weights get a first axis",
     )
 
 
@@ -180,14 +180,10 @@ class Jacobians(Declaration):
         "with --jacobian: by columns (forward) or rows (reverse); auto (default): whichever are "
         "fewer",
     )
-    batched: bool = option(
-        False,
-        "with --jacobian: the first axis of all values counts samples; one Jacobian per sample",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class JacobianOptions(Chosen, Jacobians):
+class JacobianOptions(Chosen, PerSample, Jacobians):
     job: ClassVar[str] = "jacobian"
 
     names: str = option("{}_by_{}", "names of the Jacobians, by target and value")

@@ -17,10 +17,12 @@ from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
 from onnxgrad.grad.checkpointing.marks import mark
 from onnxgrad.grad.derivatives.casadi import sibling
+from onnxgrad.grad.derivatives.derivative import Derivative, drop_parts, with_target
 from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
-from onnxgrad.grad.differentiation import Gradient, differentiate
+from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.finish import simplify
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own
@@ -46,8 +48,9 @@ from onnxgrad.jobs.gradient_declarations import (
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of
+from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.transform.open_batch import Opened
-from onnxgrad.transform.per_sample import Samples, map_samples, one_sample, samples_of
+from onnxgrad.transform.per_sample import any_batch, map_samples, of_each, of_size, samples_of
 from onnxgrad.transform.split import Split, as_functions, linearize
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bounds import Bounds
@@ -111,25 +114,20 @@ def derive(
     the hooks write it if the check passes. Raises InputError as `onnxgrad.gradient`.
     """
     hooks, started, report, rows = hooks or Hooks(), time.perf_counter(), None, None
-    each = isinstance(options, GradientOptions) and options.per_sample
-    proves = proof is not None and proof.verify
+    proves, each = proof is not None and proof.verify, None
     with hooks.limits(options.timeout, options.max_memory):
         with collector_paused():
             program = load_own(model)
             hooks.on_read(program)
-            if each:
-                samples = samples_of(program)
-                program = one_sample(program, samples)
-                model = to_proto(program, weights=True) if proves else model
+            if isinstance(options, PerSample) and options.per_sample:
+                each = _Each(program, options, proves)
+                program, options = each.program, each.options
             found = _FORMED[type(options)](program, **_forming(options))
-            if each:
-                one = to_proto(found.program, weights=True) if proves else None
-                found, opened = _of_samples(found, samples)
+            found = each.mapped(found) if each is not None else found
         seconds = time.perf_counter() - started
-        if proof is not None and proves and each:
-            proof = _without(proof, samples)
-            hooks.on_stage("every sample against a batch of 1")
-            rows = _each_sample(one, found, opened, proof)
+        if proof is not None and proves and each is not None:
+            rows, proof = each.proved(model, found, proof, hooks)
+            model = each.model
         if proof is not None and proves and not proof.ste:  # an estimate cannot be checked
             report = _sample(model, found, options, hooks, proof)
         made = Derived(found, seconds, report, rows)
@@ -138,33 +136,76 @@ def derive(
     return made
 
 
-def _of_samples(found: Gradient, samples: Samples) -> tuple[Gradient, Opened]:
-    """Map a gradient at a batch of 1 over the samples."""
-    like = {name: value for value, name in found.adjoints.items()}
-    like |= {name: target for target, name in found.seeds.items()}
-    opened = map_samples(found.program, samples, like)
-    slow = [f"once per sample, as slow as single runs: {reason}" for reason in opened.scanned]
-    notes = (*found.notes, *slow, *opened.warnings)
-    return replace(found, program=opened.program, notes=notes), opened
+class _Each:
+    """The derivative of a model at a batch of 1, mapped over the samples.
 
-
-def _without(proof: GradOptions, samples: Samples) -> GradOptions:
-    """Return the options of a proof at a batch of 1, without the size of the batch symbol."""
-    dims = {n: size for n, size in (proof.dims or {}).items() if n != samples.symbol}
-    return proof.having(dims=dims or None)
-
-
-def _each_sample(
-    one: ModelProto | None, found: Gradient, opened: Opened, proof: GradOptions
-) -> Report:
-    """Compare the gradients of several samples with those of each sample by itself. Gradients may
-    be equal in all samples.
+    `program` and `options`: those of the derivative. `model`: the program, for proofs.
     """
-    made = to_proto(opened.program, weights=True)
-    return RowProof(
-        one or made, made, opened.rows, providers_of(proof.provider), proof.dims, proof.seed,
-        proof.inputs, [*found.adjoints.values()],
-    ).report()  # fmt: skip
+
+    model: ModelProto
+    opened: ModelProto  # the model with a dynamic batch, at the size of its fixed batch
+    one: ModelProto  # the derivative at a batch of 1
+    made: Opened
+
+    def __init__(self, program: Program, options: Any, proves: bool) -> None:
+        program, self.size = any_batch(program)
+        self.parts: list[str] = []
+        if isinstance(options, JacobianOptions):  # parts of values have samples, too
+            program, target, self.parts = with_target(program, options.target)
+            options = options.having(target=target)
+        self.samples, self.options, self.proves = samples_of(program), options, proves
+        if proves and self.size:
+            again = of_size(program, self.samples, self.size)
+            self.opened = to_proto(again, weights=True)
+        self.program = of_size(program, self.samples)
+        if proves:
+            self.model = to_proto(self.program, weights=True)
+
+    def mapped(self, found: Any) -> Any:
+        """Map a derivative at a batch of 1 over the samples."""
+        drop_parts(found.program.main, self.parts)
+        if isinstance(found, Derivative):
+            of_each(found, self.samples)
+        like = {name: value for value, name in found.results.items() if found.kind == "gradient"}
+        like |= {name: target for target, name in found.seeds.items()}
+        if self.proves:
+            self.one = to_proto(found.program, weights=True)
+        self.made = map_samples(found.program, self.samples, like)
+        slow = [f"once per sample, as slow as single runs: {why}" for why in self.made.scanned]
+        notes = (*found.notes, *slow, *self.made.warnings)
+        rows = ", ".join(f"axis {axis} of {name}" for name, axis in self.made.inputs.items())
+        dynamic = f"; the batch of {self.size} becomes dynamic" if self.size else ""
+        notes = (f"samples: {rows}{dynamic}", *notes)
+        program = self.made.program
+        if getattr(self.options, "simplify", True):
+            weights = program.main.initializers
+            simplify(program, [weights[n] for n in found.values if n in weights], ())
+            Pipeline.of(passes="remove-unused").run(program)
+        return replace(found, program=program, notes=notes)
+
+    def proved(
+        self, model: ModelLike, found: Any, proof: GradOptions, hooks: Hooks
+    ) -> tuple[Report, GradOptions]:
+        """Compare the derivatives of several samples with those of each sample by itself, which may
+        be equal in all samples. Return the options of a proof at a batch of 1.
+        """
+        dims = {n: size for n, size in (proof.dims or {}).items() if n != self.samples.symbol}
+        if self.size:
+            hooks.on_stage("the dynamic batch")
+            report = verify(
+                to_proto(load(model), weights=True), self.opened, provider=proof.provider,
+                seeds=(proof.seed,), dims=dims, inputs=proof.inputs,
+            )  # fmt: skip
+            if not report.ok:
+                raise NotProved(f"the batch does not become dynamic: {report.summary}")
+        proof = proof.having(dims=dims or None)
+        hooks.on_stage("every sample against a batch of 1")
+        rows = RowProof(
+            self.one, to_proto(found.program, weights=True), self.made.rows,
+            providers_of(proof.provider), proof.dims, proof.seed, proof.inputs,
+            [*found.results.values()],
+        )  # fmt: skip
+        return rows.report(), proof
 
 
 def check(

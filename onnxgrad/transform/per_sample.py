@@ -11,6 +11,7 @@ from onnxgrad.batching.followed import Batched
 from onnxgrad.batching.layout import Layout, Refused
 from onnxgrad.batching.site import site_of
 from onnxgrad.errors import InputError
+from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
@@ -19,22 +20,51 @@ from onnxgrad.ir.sizes import symbols
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.transform.open_batch import PREPARE, Opened, declared
+from onnxgrad.transform.open_batch import PREPARE, Opened, declared, open_rows
 from onnxgrad.transform.vmap import followed, in_front, with_symbol
 from onnxgrad.verify.feeds.dims import roles
 from onnxgrad.verify.rows.grouping import Rows
 from onnxgrad.wording import option
 
+_BATCH = "batch"  # the size of a batch that has no symbol
+
 
 @dataclass(frozen=True)
 class Samples:
-    """The symbol of the batch, or None if the batch is 1, and the axis of the samples of each input
-    and output.
+    """The symbol of the batch, or None if the batch is 1, the axis of the samples of each value
+    that has one, and the ranks of values.
     """
 
     symbol: str | None
     axes: Mapping[str, int]
-    outputs: Mapping[str, int]
+    ranks: Mapping[str, int]
+
+
+def any_batch(program: Program) -> tuple[Program, int]:
+    """Return a program with a batch of 1 or of any size, and the size of a fixed batch above 1 that
+    was opened, else 0. Nodes that work over the whole batch do so at every size.
+
+    The program is changed. Raises InputError if inputs have several batches, or a node cannot be
+    opened.
+    """
+    inputs = [v for v in program.main.inputs if v.initializer is None]
+    sizes = {(v.shape or (0,))[0] for v in inputs if (v.rank or 0) > 1}
+    if len(sizes) != 1 or 1 in sizes or _symbols(program):
+        return program, 0
+    (size,) = sizes
+    names = [v.name for v in inputs if v.rank and (v.shape or ())[0] == size]
+    if not isinstance(size, int) or not size:
+        return program, 0
+    try:
+        opened = open_rows(program, names, batch=size, along="keep")
+    except InputError as error:
+        how = "`onnxgrad open-batch MODEL --inputs NAME.AXIS,... -o OUT` opens another axis"
+        raise InputError(f"per sample, by first axes of size {size}: {error}; {how}") from None
+    return opened.program, size
+
+
+def _symbols(program: Program) -> list[str]:
+    return [n for n, role in roles(to_proto(program).graph).items() if role == "batch"]
 
 
 def samples_of(program: Program) -> Samples:
@@ -42,7 +72,7 @@ def samples_of(program: Program) -> Samples:
     1 if the batch has no symbol. Raises InputError for no such axis and for several symbols.
     """
     inputs = [v for v in program.main.inputs if v.initializer is None]
-    found = [n for n, role in roles(to_proto(program).graph).items() if role == "batch"]
+    found = _symbols(program)
     if len(found) > 1:
         how = option(f"--fix-dim {found[1]}=N", f"fix_dims(model, {{{found[1]!r}: N}})")
         raise InputError(
@@ -50,36 +80,35 @@ def samples_of(program: Program) -> Samples:
             f"one with {how}"
         )
     symbol = found[0] if found else None
-    axes = {
-        v.name: axis
-        for v in inputs
-        for axis, size in enumerate(v.shape or ())
-        if (size == symbol if found else (axis == 0 and size == 1 and (v.rank or 0) > 1))
-    }
-    if not axes:
+    axes, computed = dict[str, int](), set(inputs)
+    for b in program.main.bindings if symbol is None else ():
+        if not computed.isdisjoint(b.reads()):
+            computed.update(v for v in b.outputs if v is not None)
+    for v in program.main.vars():
+        for axis, size in enumerate(v.shape or ()):
+            first = axis == 0 and size == 1 and (v.rank or 0) > 1 and v in computed
+            if first if symbol is None else size == symbol:
+                axes[v.name] = axis
+    if not any(v.name in axes for v in inputs):
         shown = ", ".join(f"{v.name} {v.type or '?'}" for v in inputs) or "none"
         raise InputError(
-            f"per sample: no input has a batch of 1 or of any size ({shown}): export the model "
-            "with a dynamic batch; `onnxgrad vmap` maps the gradient of a model of one sample"
+            f"per sample: the inputs share no batch ({shown}): export the model with a dynamic "
+            "batch, or open it: `onnxgrad open-batch MODEL --inputs NAME,... -o OUT`"
         )
-    whole = {
-        v.name: axis
-        for v in program.main.outputs
-        for axis, size in enumerate(v.shape or ())
-        if (size == symbol if found else (axis == 0 and size == 1 and (v.rank or 0) > 1))
-    }
-    return Samples(symbol, axes, whole)
+    return Samples(
+        symbol, axes, {v.name: v.rank for v in program.main.vars() if v.rank is not None}
+    )
 
 
-def one_sample(program: Program, samples: Samples) -> Program:
-    """Return the program at a batch of 1."""
+def of_size(program: Program, samples: Samples, size: int = 1) -> Program:
+    """Return the program at a batch of this size."""
     if samples.symbol is None:
         return program
     types: dict[str, TensorType] = {}
     for v in (*program.main.inputs, *program.main.outputs):
         if isinstance(v.type, TensorType) and v.shape is not None:
             sizes = (
-                1 if d == samples.symbol else None if samples.symbol in symbols(d) else d
+                size if d == samples.symbol else None if samples.symbol in symbols(d) else d
                 for d in v.shape
             )
             types[v.name] = TensorType(v.dtype, tuple(sizes))
@@ -93,7 +122,7 @@ def map_samples(program: Program, samples: Samples, like: Mapping[str, str]) -> 
     results get a first axis for the samples. Raises InputError, which names the node.
     """
     Pipeline.of(passes=PREPARE).run(program)
-    places = {**samples.axes, **samples.outputs}
+    places = {**samples.axes}
     places |= {name: places[other] for name, other in like.items() if other in places}
     given = [v.name for v in program.main.inputs if v.name in places]
     program, done = followed(program, {name: Layout(places[name]) for name in given})
@@ -115,7 +144,7 @@ def map_samples(program: Program, samples: Samples, like: Mapping[str, str]) -> 
     axes = {v.name: places[v.name] for v in inputs}
     found = {**axes, **{name: where.axis for name, where in rows.items() if where.axis is not None}}
     return Opened(
-        with_symbol(program, found, samples.symbol or "batch"), axes, rows, done.in_place,
+        with_symbol(program, found, samples.symbol or _BATCH), axes, rows, done.in_place,
         dict(done.shifted), dict(done.scanned), tuple(done.warnings),
     )  # fmt: skip
 
@@ -133,3 +162,17 @@ def _in_place(v: Var, done: Batched, axis: int) -> Var:
         rank = len(site.sizes_of(v))
         front = op.Transpose(front, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)])
     return front if front is not v else op.Identity(v)
+
+
+def of_each(found: Derivative, samples: Samples) -> Derivative:
+    """Remove the axes of samples from Jacobians at a batch of 1: a mapping adds one in front."""
+    block = found.program.main
+    (target,) = found.targets
+    outer = {name: axis for name, axis in samples.axes.items() if name == target}
+    with emitting(block, made_by="per-sample"):
+        for name, result in found.results.items():
+            (v,) = (v for v in block.outputs if v.name == result)
+            inner = [samples.ranks[target] + samples.axes[name]] if name in samples.axes else []
+            if outer or inner:
+                block.return_instead(v, op.Squeeze(v, np.array([*outer.values(), *inner])))
+    return found

@@ -35,7 +35,7 @@ MODELS = ROOT / "models" / "training"
         (["passes", "fold_constant"], "did you mean 'fold-constant'?"),
         (["ops", "matmul"], "did you mean 'MatMul'?"),
         (["inspect", MODELS / "mpl.onnx"], "No such file or directory (did you mean 'mlp.onnx'?)"),
-        (["grad", MODELS / "mlp.onnx", "-o", "x", "--batched"], "--batched is for --jacobian"),
+        (["grad", MODELS / "mlp.onnx", "-o", "x", "--mode", "forward"], "--mode is for --jacobian"),
     ],
 )
 def test_bad_words(run: Run, words: list[object], says: str) -> None:

@@ -12,7 +12,7 @@ import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load_own
-from onnxgrad.transform.per_sample import map_samples, one_sample, samples_of
+from onnxgrad.transform.per_sample import map_samples, of_size, samples_of
 from onnxgrad.verify import feeds_for, run
 from tests.helpers import parse
 
@@ -78,24 +78,52 @@ def test_a_batch_of_one_becomes_any() -> None:
     judged(parse(MLP.replace("[N,", "[1,")), {"x": 0, "t": 0, "y": 0}, ["w"], "loss")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        MLP,
+        """g (float[N,2,3] x, int64[N] t) => (float loss) <float[3,2] w = {1,-2, 0.5,0.3, -0.4,0.7}> {
+          f = Reshape (x, [N2,3])  p = MatMul (f, w)  a = Reshape (p, [N,4])  m = ReduceMean <axes = [0], keepdims = 1> (a)
+          d = Mul (a, m)  z = Mul (t, t)  k = Constant <value_int = 4> ()  i = Mod (z, k)  loss = SoftmaxCrossEntropyLoss (d, i) }""",
+    ],
+)
+def test_a_fixed_batch_has_the_gradients_of_any(text: str) -> None:
+    """Reshapes count the rows; the mean over the batch, also in the middle, is that of one sample."""
+    parts = text.replace("Reshape (x, [N2,3])", "Reshape (x, s)").replace(
+        "Reshape (p, [N,4])", "Reshape (p, r)"
+    )
+    sizes = "s = Constant <value_ints = [{}, 3]> ()  r = Constant <value_ints = [{}, 4]> ()  f = "
+    fixed, opened = (
+        onnxgrad.gradient(
+            parse(parts.replace("f = ", sizes.format(*numbers)).replace("[N,", f"[{n},").replace("[N]", f"[{n}]"), opset=17),
+            "w", "loss", per_sample=True,
+        )
+        for n, numbers in (("4", (8, 4)), ("N", (-1, -1)))
+    )  # fmt: skip
+    feeds = feeds_for(opened, seed=0, dims={"N": 3})
+    for name, value in run(opened, feeds).items():
+        np.testing.assert_allclose(run(fixed, feeds)[name], value, rtol=1e-6, err_msg=name)
+
+
 def test_convolutions_run_by_rule() -> None:
     judged(weights(CNN), {"x": 0, "t": 0}, ["x", "w"], "loss")
     program = load_own(weights(CNN))
     samples = samples_of(program)
-    gradient = onnxgrad.gradient(one_sample(program, samples), "w", "loss")
+    gradient = onnxgrad.gradient(of_size(program, samples), "w", "loss")
     assert not map_samples(load_own(gradient), samples, {}).scanned
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (MLP.replace("[N,", "[4,"), "no input has a batch of 1 or of any size"),
+        (MLP.replace("[N,", "[4,", 1).replace("[N,", "[5,"), "the inputs share no batch"),
+        (RNN.replace("batch", "4"), r"first axes of size 5: RNN 'h': .*open-batch MODEL --inputs"),
         (MLP.replace("float[N,2] t", "float[batch,2] t"), "N and batch may be the batch"),
     ],
 )
 def test_refused(text: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        onnxgrad.gradient(parse(text), "w", "loss", per_sample=True)
+        onnxgrad.gradient(parse(text), "w", "loss" if "loss" in text else "l", per_sample=True)
 
 
 def test_the_command(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,5 +133,10 @@ def test_the_command(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> No
     assert main([*arguments, "--per-sample", "--dim", "N=1"]) == 0
     printed = capsys.readouterr().out
     assert "f32[N,3,2]" in printed and "independence" in printed
+    onnx.save(parse(MLP.replace("[N,", "[4,")), model)
+    assert main([*arguments, "--per-sample"]) == 0
+    assert "axis 0 of x, axis 0 of t; the batch of 4 becomes dynamic" in capsys.readouterr().out
+    assert main([*arguments[:-4], "--target", "y", "--jacobian", "--per-sample", "-o", out]) == 0
+    assert "f32[batch,2,3,2]" in capsys.readouterr().out
     assert main([*arguments, "--per-sample", "--jvp"]) == 2
     assert "--per-sample does not apply to --jvp" in capsys.readouterr().err

@@ -152,7 +152,7 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
     for o in _FORMING if kind not in ("mark", "function") else ():
         if o.name not in known and settings[o.name] != o.default:
             of = f"casadi {kind}" if job is CasadiOptions else kind
-            only = {"mode": "--jacobian", "batched": "--jacobian", "keep": "--split"}.get(o.name)
+            only = {"mode": "--jacobian", "keep": "--split"}.get(o.name)
             raise InputError(
                 f"{o.flag} {f'is for {only}' if only else f'does not apply to --{of}'}"
             )

@@ -52,7 +52,6 @@ def check_product(
     *,
     of: Kind,
     mode: Mode = "auto",
-    batched: bool = False,
     **conditions: Any,
 ) -> GradientReport:
     """Check products with a derivative, or a Jacobian, numerically in random directions, as
@@ -71,7 +70,7 @@ def check_product(
         "jvp": tangents,
         "hvp": hessian_products,
         "hessian": hessians,
-        "jacobian": partial(jacobians, mode=mode, batched=batched),
+        "jacobian": partial(jacobians, mode=mode),
     }
     made = forming.get(of, partial(sibling, kind=of))(load(source), wrt, target)
     return _ProductCheck(source, forward, made, wrt, Conditions(**conditions)).report()
@@ -178,7 +177,7 @@ class _ProductCheck(Check):
             found = self.run(self.graph, feeds, outputs=list(made.results.values()))
             (target,) = made.targets
             return {
-                n: {target: _contracted(flat(found[made.results[n]]), v, made.batched)}
+                n: {target: np.tensordot(flat(found[made.results[n]]), v, v.ndim)}
                 for n, v in directions.items()
             }
         if made.kind == "hessian":
@@ -186,7 +185,7 @@ class _ProductCheck(Check):
             rows = list(zip(made.values, made.targets, strict=True))
             return {
                 n: {
-                    t: _contracted(flat(found[made.results[f"{row} by {n}"]]), v, False)
+                    t: np.tensordot(flat(found[made.results[f"{row} by {n}"]]), v, v.ndim)
                     for row, t in rows
                 }
                 for n, v in directions.items()
@@ -204,15 +203,6 @@ class _ProductCheck(Check):
                 for t, out in by_target.items()
             }
         return products
-
-
-def _contracted(matrix: Flat, v: Flat, batched: bool) -> Flat:
-    """Return J v for a Jacobian whose last axes are those of its value."""
-    if not batched:
-        return np.asarray(np.tensordot(matrix, v, v.ndim))
-    pairs = zip(matrix, v, strict=True)
-    made = [np.tensordot(m, one, one.ndim) for m, one in pairs]
-    return np.asarray(made) if made else np.zeros(matrix.shape[: matrix.ndim - v.ndim + 1])
 
 
 def _size(products: Collection[Flat]) -> float:

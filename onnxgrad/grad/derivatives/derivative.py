@@ -35,7 +35,6 @@ class Derivative:
     results: Mapping[str, str]
     tangents: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, str] = field(default_factory=dict)
-    batched: bool = False
     by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

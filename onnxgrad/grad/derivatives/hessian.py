@@ -38,7 +38,7 @@ def hessians(
     found: dict[str, Var] = {}
     with emitting(block, made_by="gradient"):
         for unit, column in inputs.items():
-            stacks = products(block, inputs, unit, made, batched=False)
+            stacks = products(block, inputs, unit, made)
             for row, stack in zip(made.values(), stacks, strict=True):
                 flat = op.Reshape(stack, joined([count_of(column, 0), count_of(row, 0)]))
                 shape = joined([sizes_of(v, 0, None) for v in (row, column)])

@@ -4,8 +4,6 @@ operators. If values would be large, or an operator has no rule, one Scan takes 
 Bindings that depend on the unit vector are batched, or form the body of the Scan. All others, such
 as those of the model, run once. In reverse mode the unit vectors are those of the target, and the
 products are the rows of J; in forward mode they are those of a value, and the products are columns.
-With `batched`, every sample holds a unit vector at once, so one product per element of a sample
-yields the Jacobians of all samples.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import option
 
 Mode = Literal["auto", "forward", "reverse"]
 _MOST = 1 << 26  # elements of the largest value, for all products at once
@@ -58,7 +55,6 @@ def jacobians(
     wrt: Wrt,
     target: Target,
     mode: Mode = "auto",
-    batched: bool = False,
     names: str = "{}_by_{}",
 ) -> Derivative:
     """Implement `jacobian` on a Program, which is changed or replaced."""
@@ -76,24 +72,22 @@ def jacobians(
     ((result, seed),) = backward.seeds.items()
     wanted = [values[name] for name in backward.adjoints]
     for v in (values[result], *wanted):
-        _check_shape(v, batched)
-        if batched:
-            _check_samples(v, values[result])
+        _check_shape(v)
     if mode == "auto":
-        mode = _cheaper(values[result], wanted, batched)
+        mode = _cheaper(values[result], wanted)
     if mode == "reverse":
         program = backward.program
         simplify(program, wanted, original)
         values = {v.name: v for v in block.vars()}
         adjoints = {name: values[a] for name, a in backward.adjoints.items()}
-        found = _rows(block, values[seed], values[result], adjoints, values, batched)
+        found = _rows(block, values[seed], values[result], adjoints, values)
         drop_outputs(block, outputs, len(adjoints))
         drop_input(block, values[seed], values[result])
     else:
         moved = pushed_forward(backward, outputs, "{}_tangent")
         program, block = moved.program, moved.program.main
         simplify(program, [v for v in block.vars() if v.name in moved.tangents], original)
-        found = _columns(block, moved, result, batched)
+        found = _columns(block, moved, result)
         drop_outputs(block, outputs, 1)
         values = {v.name: v for v in block.vars()}
         for name, given in moved.tangents.items():
@@ -107,40 +101,19 @@ def jacobians(
     block.remove_unused()
     simplify(program, [v for v in block.vars() if v.name in found], original)
     drop_constants(block, weights)
-    return Derivative(
-        program, "jacobian", (result,), results, batched=batched, notes=backward.notes
-    )
+    return Derivative(program, "jacobian", (result,), results, notes=backward.notes)
 
 
-def _check_shape(v: Var, batched: bool) -> None:
-    """Raise InputError for a value without a tensor type, or without an axis of samples."""
+def _check_shape(v: Var) -> None:
+    """Raise InputError for a value without a tensor type."""
     if not isinstance(v.type, TensorType):
         raise InputError(f"'{v.name}' is {v.type or 'of unknown type'}: no Jacobian by or of it")
-    if batched and not v.rank:
-        what = "of unknown rank" if v.rank is None else "a scalar"
-        raise InputError(f"'{v.name}' is {what}: it has no axis of samples (batched)")
 
 
-def _check_samples(v: Var, target: Var) -> None:
-    """Raise InputError for a value whose first axis is not that of the target's samples."""
-    samples, rows = (target.shape or (None,))[0], (v.shape or (None,))[0]
-    known = isinstance(rows, int) or isinstance(samples, int)
-    why = ""
-    if v.initializer is not None or v.is_constant:
-        why = "is a constant, which all samples share"
-    elif known and None not in (rows, samples) and rows != samples:
-        why = f"has {rows} rows where '{target.name}' has {samples} samples"
-    if not why:
-        return
-    without = option("leave --batched out", "leave batched out")
-    raise InputError(f"batched: '{v.name}' {why}: {without}, or ask for other values")
-
-
-def _cheaper(target: Var, values: Sequence[Var], batched: bool) -> Mode:
+def _cheaper(target: Var, values: Sequence[Var]) -> Mode:
     """Return the mode that takes fewer products; reverse mode if sizes are unknown."""
-    first = 1 if batched else 0
-    rows = element_count((target.shape or (None,))[first:])
-    columns = [element_count((v.shape or (None,))[first:]) for v in values]
+    rows = element_count(target.shape)
+    columns = [element_count(v.shape) for v in values]
     if rows is None or None in columns:
         return "reverse"
     return "forward" if sum(n for n in columns if n is not None) < rows else "reverse"
@@ -152,29 +125,23 @@ def _rows(
     target: Var,
     adjoints: Mapping[str, Var],
     values: Mapping[str, Var],
-    batched: bool,
 ) -> dict[str, Var]:
-    """Return the Jacobian by value in reverse mode, from stacks [rows, (samples,) *value] of the
-    products J'e with the unit vectors e of the target.
+    """Return the Jacobian by value in reverse mode, from stacks [rows, *value] of the products J'e
+    with the unit vectors e of the target.
     """
     with emitting(block, made_by="gradient"):
         shaped = {adjoint: values[name] for name, adjoint in adjoints.items()}
-        stacks = products(block, {seed: target}, seed, shaped, batched)
+        stacks = products(block, {seed: target}, seed, shaped)
         found = {}
         for (name, _), stack in zip(adjoints.items(), stacks, strict=True):
             x = values[name]
-            if batched:
-                flat = op.Reshape(
-                    stack, joined([count_of(target, 1), sizes_of(x, 0, 1), count_of(x, 1)])
-                )
-                stack = op.Transpose(flat, perm=[1, 0, 2])
-            found[name] = _whole(stack, target, x, batched)
+            found[name] = _whole(stack, target, x)
     return found
 
 
-def _columns(block: BindingBlock, moved: Derivative, result: str, batched: bool) -> dict[str, Var]:
-    """Return the Jacobian by value in forward mode, from stacks [columns, (samples,) *target] of
-    the products J e with the unit vectors e of each value.
+def _columns(block: BindingBlock, moved: Derivative, result: str) -> dict[str, Var]:
+    """Return the Jacobian by value in forward mode, from stacks [columns, *target] of the products
+    J e with the unit vectors e of each value.
     """
     values = {v.name: v for v in block.vars()}
     target, inputs = values[result], {n: values[v] for n, v in moved.tangents.items()}
@@ -183,13 +150,9 @@ def _columns(block: BindingBlock, moved: Derivative, result: str, batched: bool)
     with emitting(block, made_by="gradient"):
         for name, given in inputs.items():
             x = values[name]
-            moving = {values[moved.results[result]]: target}
-            (stack,) = products(block, zeros, given, moving, batched)
-            sizes = [count_of(x, int(batched)), *([sizes_of(target, 0, 1)] if batched else [])]
-            sizes.append(count_of(target, int(batched)))
-            perm = [*range(1, len(sizes)), 0]
-            flat = op.Transpose(op.Reshape(stack, joined(sizes)), perm=perm)
-            found[name] = _whole(flat, target, x, batched)
+            (stack,) = products(block, zeros, given, {values[moved.results[result]]: target})
+            flat = op.Reshape(stack, joined([count_of(x, 0), count_of(target, 0)]))
+            found[name] = _whole(op.Transpose(flat, perm=[1, 0]), target, x)
     return found
 
 
@@ -198,7 +161,6 @@ def products(
     inputs: Mapping[Var, Var],
     unit: Var,
     results: Mapping[Var, Var],
-    batched: bool,
 ) -> tuple[Var, ...]:
     """Return the `results`, stacked for every unit vector in place of the input `unit` and zeros in
     place of the other inputs. `inputs` and `results` map each to the value whose shape it has.
@@ -206,12 +168,11 @@ def products(
     block.schedule()
     following = depending_on(block, inputs)
     like_ = inputs[unit]
-    first = 1 if batched else 0
-    count = joined([count_of(like_, first)])
+    count = joined([count_of(like_, 0)])
     steps = op.Range(np.int64(0), op.Squeeze(count, [0]), np.int64(1))
     others: dict[Var, Var | None] = {v: zeros_like(x) for v, x in inputs.items() if v is not unit}
-    if _is_small(following, like_, first):
-        found = _at_once(block, following, {unit: steps, **others}, unit, like_, results, batched)
+    if _is_small(following, like_):
+        found = _at_once(block, following, {unit: steps, **others}, unit, like_, results)
         if found is not None:
             return found
     shape = op.Shape(like_)
@@ -219,36 +180,30 @@ def products(
     with emitting(body, made_by="gradient"):
         i = body.add_input(block.program.names.fresh("i"), TensorType(TensorProto.INT64, ()))
         hot = op.Cast(op.Equal(steps, i), to=like_.dtype)
-        once = op.Reshape(hot, joined([sizes_of(like_, 1, None)]) if batched else shape)
-        hot = op.Expand(once, shape) if batched else once
-        mapping: dict[Var, Var | None] = {unit: hot, **others}
+        mapping: dict[Var, Var | None] = {unit: op.Reshape(hot, shape), **others}
         clone_bindings(following, body, mapping)
         return_from(body, mapping, results)
-    types = [_stacked(v, like_, batched) for v in results.values()]
+    types = [_stacked(v, like_) for v in results.values()]
     return emit_with_blocks("Scan", [steps], {"body": body}, types, num_scan_inputs=1)
 
 
-def _is_small(following: Sequence[Binding], like_: Var, first: int) -> bool:
+def _is_small(following: Sequence[Binding], like_: Var) -> bool:
     """Whether the memory of all products at once is acceptable, as far as sizes are known."""
-    count = element_count((like_.shape or (None,))[first:]) or 1
+    count = element_count(like_.shape) or 1
     sizes = [element_count(v.shape) or 1 for b in following for v in b.outputs if v is not None]
     return count * max(sizes, default=1) <= _MOST
 
 
 def _at_once(
     block: BindingBlock, following: Sequence[Binding], mapping: dict[Var, Var | None], unit: Var,
-    like_: Var, results: Mapping[Var, Var], batched: bool,
+    like_: Var, results: Mapping[Var, Var],
 ) -> tuple[Var, ...] | None:  # fmt: skip
     """Return all products, stacked along a first axis, by the batching rules of operators; None if
     an operator has no rule.
     """
-    first = 1 if batched else 0
     steps, before = mapping[unit], set(block.bindings)
     hot = op.Cast(op.Equal(op.Unsqueeze(steps, [1]), op.Unsqueeze(steps, [0])), to=like_.dtype)
-    count, sizes = count_of(like_, first), sizes_of(like_, first, None)
-    every = op.Reshape(hot, joined([count, np.ones(first, np.int64), sizes]))
-    if batched:
-        every = op.Expand(every, joined([count, op.Shape(like_)]))
+    every = op.Reshape(hot, joined([count_of(like_, 0), sizes_of(like_, 0, None)]))
     row = op.Identity(every)
     row.type = like_.type
     mapped = {**mapping, unit: row}
@@ -263,7 +218,7 @@ def _at_once(
     except (InputError, Refused):
         block.remove_unused([b for b in block.bindings if b not in before])
         return None
-    row.type = _stacked(like_, like_, batched)
+    row.type = _stacked(like_, like_)
     kept = {v.definition for v in made}
     block.remove_unused([b for b in block.bindings if b not in before and b not in kept])
     block.schedule()
@@ -285,21 +240,14 @@ def _type_again(b: Binding) -> None:
             v.type = type_
 
 
-def _stacked(v: Var, unit: Var, batched: bool) -> TensorType:
+def _stacked(v: Var, unit: Var) -> TensorType:
     """Return the type of stacked products."""
-    count = element_count(unit.shape[1 if batched else 0 :]) if unit.shape is not None else None
-    return TensorType(v.dtype, None if v.shape is None else (count, *v.shape))
+    return TensorType(v.dtype, None if v.shape is None else (element_count(unit.shape), *v.shape))
 
 
-def _whole(flat: Var, target: Var, x: Var, batched: bool) -> Var:
-    """Return the Jacobian in the shape (samples,) *target, *value."""
-    first = int(batched)
-    known = target.shape is not None and x.shape is not None
-    wanted = (*(target.shape or ()), *(x.shape or ())[first:])
-    if batched and known and len(wanted) == len(flat.shape or ()):
-        made = flat
-    else:
-        made = op.Reshape(flat, joined([sizes_of(target, 0, None), sizes_of(x, first, None)]))
-    if known:
-        made.type = TensorType(flat.dtype, wanted)
+def _whole(flat: Var, target: Var, x: Var) -> Var:
+    """Return the Jacobian in the shape *target, *value."""
+    made: Var = op.Reshape(flat, joined([sizes_of(target, 0, None), sizes_of(x, 0, None)]))
+    if target.shape is not None and x.shape is not None:
+        made.type = TensorType(flat.dtype, (*target.shape, *x.shape))
     return made

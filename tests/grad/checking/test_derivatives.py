@@ -21,8 +21,6 @@ WAYS: list[tuple[list[str], str, dict[str, Any]]] = [
     (["x", "w", "t"], "loss", {"of": "hvp"}),
     (["x", "w"], "y", {"of": "jacobian"}),
     (["x", "w"], "y", {"of": "jacobian", "mode": "forward"}),
-    (["x"], "y", {"of": "jacobian", "batched": True}),
-    (["x"], "y", {"of": "jacobian", "batched": True, "mode": "forward"}),
     (["x", "t"], "loss", {"of": "adj"}),
     (["x", "t"], "loss", {"of": "fwd"}),
 ]

@@ -50,7 +50,7 @@ def test_against_the_formula(kind: str, mode: Any) -> None:
         found = run(jacobian(model(kind), mode=mode), {"x": x})["y_by_x"]
         assert found.dtype == dtype
         np.testing.assert_allclose(found, whole(exact), atol=within)
-        found = run(jacobian(model(kind), mode=mode, batched=True), {"x": x})["y_by_x"]
+        found = run(jacobian(model(kind), mode=mode, per_sample=True), {"x": x})["y_by_x"]
         np.testing.assert_allclose(found, by_sample(exact), atol=within)
 
 
@@ -68,7 +68,7 @@ def test_a_rank_that_is_lost_on_the_way(mode: Any) -> None:
 
 @pytest.mark.parametrize("opset", [15, 18, 22])
 def test_every_opset(opset: int) -> None:
-    graph = jacobian(model(opset=opset), batched=True)
+    graph = jacobian(model(opset=opset), per_sample=True)
     onnx.checker.check_model(graph, full_check=True)
     np.testing.assert_allclose(
         run(graph, {"x": sample(3)})["y_by_x"], by_sample(sample(3).astype(float)), atol=1e-5
@@ -76,22 +76,22 @@ def test_every_opset(opset: int) -> None:
 
 
 def test_all_products_at_once_and_in_turn_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [jacobian(model(), batched=batched) for batched in (False, True)]
+    made = [jacobian(model(), per_sample=each) for each in (False, True)]
     assert not any(n.op_type == "Scan" for graph in made for n in graph.graph.node)
     monkeypatch.setattr("onnxgrad.grad.derivatives.jacobian._MOST", 0)
     feeds = {"x": sample(4)}
-    for graph, batched in zip(made, (False, True), strict=True):
-        scans = jacobian(model(), batched=batched)
+    for graph, each in zip(made, (False, True), strict=True):
+        scans = jacobian(model(), per_sample=each)
         assert any(n.op_type == "Scan" for n in scans.graph.node)
         for name, value in run(scans, feeds).items():
             np.testing.assert_allclose(run(graph, feeds)[name], value, rtol=1e-6, err_msg=name)
 
 
 def test_the_interface_and_the_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = jacobian(model(), batched=True).graph.output[1].type.tensor_type.shape
+    shape = jacobian(model(), per_sample=True).graph.output[1].type.tensor_type.shape
     assert [d.dim_param or d.dim_value for d in shape.dim] == ["N", 2, 3]
     monkeypatch.setattr("onnxgrad.grad.derivatives.jacobian._MOST", 0)
-    graph = jacobian(model(), batched=True)
+    graph = jacobian(model(), per_sample=True)
     assert [v.name for v in graph.graph.input] == ["x"]
     assert [v.name for v in graph.graph.output] == ["y", "y_by_x"]
     assert str(load(graph).main.outputs[1].type) == "f32[N,2,3]"
@@ -118,7 +118,7 @@ def test_the_mode_with_fewer_products_is_taken(monkeypatch: pytest.MonkeyPatch) 
     narrow = parse("g (float[5] x) => (float y) { y = ReduceSumSquare <keepdims = 0> (x) }")
     assert steps_of(jacobian(narrow)) == [1]
     assert steps_of(jacobian(narrow, mode="forward")) == [5]
-    assert steps_of(jacobian(model(), batched=True)) == [2]  # of one sample: 2 rows, 3 columns
+    assert steps_of(jacobian(model(), per_sample=True)) == [2]  # of one sample: 2 rows, 3 columns
     assert not isinstance(steps_of(jacobian(model()))[0], int)  # N x 2 of N x 3: not known, so rows
 
 
@@ -157,7 +157,7 @@ def test_scalars_parts_and_values_between(mode: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_samples_have_no_jacobians(mode: Any) -> None:
-    found = run(jacobian(model(), mode=mode, batched=True), {"x": sample(0)})["y_by_x"]
+    found = run(jacobian(model(), mode=mode, per_sample=True), {"x": sample(0)})["y_by_x"]
     assert found.shape == (0, 2, 3)
 
 
@@ -186,13 +186,16 @@ def test_weights_of_a_model() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_samples_that_influence_each_other_are_found_out() -> None:
+def test_samples_that_influence_each_other_are_differentiated_alone() -> None:
+    """A mean over the batch is that of one sample, so that y is the square of x."""
     mixed = parse(
         """g (float[4,3] x) => (float[4,3] y) { m = ReduceMean <keepdims = 1> (x, zero)
         y = Mul (x, m)  zero = Constant <value_ints = [0]> () }"""
     )
     assert onnxgrad.check_product(mixed, of="jacobian").ok
-    assert not onnxgrad.check_product(mixed, of="jacobian", batched=True).ok
+    made, x = jacobian(mixed, per_sample=True), sample(5)
+    found = run(made, {"x": x})["y_by_x"]
+    np.testing.assert_allclose(found, 2 * x[:, None] * np.eye(3), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +205,8 @@ def test_samples_that_influence_each_other_are_found_out() -> None:
         (TEXT, {"names": "{}"}, "names must hold {} twice"),
         (TEXT, {"target": ["y", "h"]}, "a Jacobian is of one target; given are y, h"),
         (
-            "g (TYPE[3] x) => (TYPE y) { y = ReduceSum <keepdims = 0> (x) }", {"batched": True},
-            "'y' is a scalar: it has no axis of samples",
+            "g (TYPE[3] x) => (TYPE y) { y = ReduceSum <keepdims = 0> (x) }", {"per_sample": True},
+            r"the inputs share no batch \(x f32\[3\]\)",
         ),
     ],
 )  # fmt: skip
@@ -216,15 +219,26 @@ def test_the_kind_that_was_given_comes_back() -> None:
     assert isinstance(jacobian(load(model())), type(load(model())))
 
 
-@pytest.mark.parametrize("batch", ["N", "3"])
-def test_batched_is_refused_for_what_has_no_samples(batch: str) -> None:
-    model = parse(
-        f"g (float[{batch},3] x, float[4] b) => (float[{batch},1] y) <float[3,1] w = {{1, 2, 3}}> {{"
-        "s = ReduceSum <keepdims = 0> (b) p = MatMul (x, w) y = Add (p, s) }"
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("batch", ["N", "3", "1"])
+def test_weights_inputs_without_samples_and_parts_by_sample(batch: str, mode: Any) -> None:
+    given = parse(
+        f"g (float[{batch},3] x, float[2] b) => (float[{batch},2] y) <float[3,2] w = {{1,-2, 0.5,0.3, -0.4,0.7}}> {{"
+        "s = ReduceSum <keepdims = 0> (b) p = MatMul (x, w) h = Tanh (p) y = Mul (h, s) }"
     )
-    with pytest.raises(InputError, match=r"batched: 'w' is a constant, which all samples share"):
-        jacobian(model, "w", "y", batched=True)
-    with pytest.raises(InputError, match=rf"'b' has 4 rows where 'y' has {batch} samples: leave"):
-        jacobian(model, "b", "y", batched=True)
-    assert jacobian(model, "w", "y").graph.output[1].name == "y_by_w"
-    assert jacobian(model, "x", "y", batched=True).graph.output[1].name == "y_by_x"
+    x, b = sample(3), np.array([0.5, 1], np.float32)
+    h = np.tanh(x @ W)
+    slope = 1.5 * (1 - h**2)
+    wanted = {
+        "x": slope[:, :, None] * W.T[None], "b": np.repeat(h[:, :, None], 2, 2),
+        "w": np.einsum("ni,nj,jk->njik", x, slope, np.eye(2)), "p": slope[:, :, None] * np.eye(2),
+    }  # fmt: skip
+    made = jacobian(given, list(wanted), "y", mode=mode, per_sample=True)
+    found = run(made, {"x": x, "b": b})
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[f"y_by_{name}"], value, rtol=1e-5, atol=1e-6)
+    found = run(
+        jacobian(given, ["x", "w"], "y[:,1:]", mode=mode, per_sample=True), {"x": x, "b": b}
+    )
+    assert list(found) == ["y", "y_slice_by_x", "y_slice_by_w"]
+    np.testing.assert_allclose(found["y_slice_by_w"], wanted["w"][:, 1:], rtol=1e-5, atol=1e-6)
