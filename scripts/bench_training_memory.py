@@ -67,6 +67,8 @@ note("export")
 STEP = """
 step = training_step("model.onnx", "cross_entropy", adamw)
 note("training_step")
+trained(Trainer(step, threads=1))
+note("training beside the step")
 train.save_step(step, "step")
 note("save_step")
 trained(Trainer("step", threads=1))
@@ -148,7 +150,7 @@ def rows(megabytes: int, table: int) -> list[Row]:
             (f"Trainer: {k}", own[k], 1.05 * own["training"]) for k in ("save", "restore", "export")
         ]
         for key, value in measured(folder, STEP).items():
-            found.append((key, value, bound if "folder" in key else 1.1 * 2 * weights))
+            found.append((key, value, bound if "training " in key else 1.1 * 2 * weights))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_table(folder, table * 250)

@@ -18,7 +18,7 @@ from onnxgrad.train.engines.session import sizes_of
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.update.emission import fed_of
-from onnxgrad.wording import counted
+from onnxgrad.wording import counted, first_of
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,9 @@ def batch_parts(step: TrainingStep) -> Iterator[Part]:
         classes = "" if fed.classes is None else f", 0 to {fed.classes - 1}"
         ignored = "" if fed.ignored is None else f" or {fed.ignored} (ignored)"
         moved = f", each of the score {counted(fed.unread, 'place')} before" if fed.unread else ""
-        read = f"labels{classes}{ignored}{moved}" if labels else "input"
+        numbers = [f"{w:.7g}" for w in fed.weights or ()]
+        weights = f", weight=[{first_of(numbers, 16)}]" if numbers else ""
+        read = f"labels{classes}{ignored}{moved}{weights}" if labels else "input"
         if re.search(rf"sample_weight={re.escape(fed.name)}[,}}]", step.manifest.objective):
             read = "weights of examples"
         rows.append((*_typed(fed), f"earlier value of {fed.of}" if fed.of else read))

@@ -1,11 +1,13 @@
-"""Arrays by name from an .npz file or a folder of .npy files.
+"""Arrays by name from an .npz file or a folder of .npy files, and in a temporary file.
 
-The .npy files are mapped, so they may be larger than the memory. Several files may hold one array.
+The files are mapped, so they may be larger than the memory. Several .npy files may hold one array.
 """
 
 from __future__ import annotations
 
+import mmap
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from onnxgrad.ir.types import Array
 
 # NAME-0.npy, NAME-1.npy, ... or NAME-00000-of-00004.npy
 _SHARD = re.compile(r"(.+?)-(\d{1,9})(?:-of-(\d{1,9}))?")
+# bytes from which on an array is put into a temporary file, if all of them have the second number
+_LARGE, _WORTH_A_FILE = 1 << 12, 1 << 24
 
 
 class Shards:
@@ -45,6 +49,51 @@ class Shards:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self[:], dtype)
+
+
+class OnDisk(dict[str, Array]):
+    """Arrays by name. The large ones are read-only and lie in a temporary file, which the system
+    reads again after `release`.
+    """
+
+    file: mmap.mmap
+
+    def release(self) -> None:
+        """Free the memory of what was read."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.file.madvise(mmap.MADV_DONTNEED)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def on_disk(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Move large arrays into a temporary file without a name. Returns `arrays` if they are small,
+    or if there is no room for the file.
+    """
+    large = [k for k, a in arrays.items() if a.nbytes >= _LARGE and not is_zeros(a)]
+    if sum(arrays[name].nbytes for name in large) < _WORTH_A_FILE:
+        return arrays
+    found, begins = OnDisk(arrays), {}
+    try:
+        with tempfile.TemporaryFile() as file:
+            for name in large:
+                begins[name] = file.seek(-(-file.tell() // _LARGE) * _LARGE)
+                file.write(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
+            file.flush()
+            found.file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError:
+        return arrays
+    for name, begin in begins.items():
+        own = arrays[name]
+        flat = np.frombuffer(found.file, np.uint8, own.nbytes, begin)
+        found[name] = flat.view(own.dtype).reshape(own.shape)
+    return found
+
+
+def is_zeros(array: Array) -> bool:
+    """Whether every byte is 0."""
+    return not np.ascontiguousarray(array).reshape(-1).view(np.uint8).any()
 
 
 def as_array(given: Any) -> Array:

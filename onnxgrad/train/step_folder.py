@@ -24,6 +24,7 @@ from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.var import Var
 from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
+from onnxgrad.train.array_files import OnDisk, is_zeros, on_disk
 from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
 from onnxgrad.train.engines.session import dtype_of, sizes_of
 from onnxgrad.train.manifest import GRAPHS, SCHEMA, Fed, Manifest
@@ -64,6 +65,8 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
     contents[manifest.state] = safetensors_file.pieces(stored, {"model": manifest.model})
     contents[MANIFEST] = lambda staged: _sealed(Path(folder), manifest, staged)
     save_together(folder, contents, without_notes)
+    if isinstance(step.initial, OnDisk):
+        step.initial.release()
 
 
 def _prediction(evaluation: Path, loss: str) -> bytes:
@@ -109,7 +112,7 @@ def _with_zeros(step: TrainingStep) -> Manifest:
     def zeros(fed: Fed) -> bool:
         if fed.next is None or fed.name in of_model:
             return False
-        return not np.ascontiguousarray(initial[fed.name]).reshape(-1).view(np.uint8).any()
+        return is_zeros(initial[fed.name])
 
     return replace(manifest, inputs=tuple(replace(f, zeros=zeros(f)) for f in manifest.inputs))
 
@@ -147,7 +150,7 @@ def read_step(folder: str | PathLike[str]) -> TrainingStep:
     parts of several steps, or with a changed graph.
     """
     with opened_step(folder) as step:
-        return replace(step, initial=dict(step.initial))
+        return replace(step, initial=on_disk(dict(step.initial)))
 
 
 @contextmanager

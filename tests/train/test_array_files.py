@@ -1,7 +1,13 @@
-"""Files that hold one array together are that array, row by row."""
+"""Files that hold one array together are that array, row by row; a file without a name holds what
+a step begins with.
+"""
 
 from __future__ import annotations
 
+import errno
+import pickle
+import tempfile
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +16,8 @@ import pytest
 
 from onnxgrad import Trainer
 from onnxgrad.errors import InputError
-from onnxgrad.train.array_files import Shards, read_npz
+from onnxgrad.train import array_files, read_step, save_step
+from onnxgrad.train.array_files import OnDisk, Shards, on_disk, read_npz
 from onnxgrad.train.data import as_data
 from tests.train.common import examples, step
 
@@ -60,3 +67,49 @@ def test_shards_that_are_no_array(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(InputError, match=words):
             read_npz(tmp_path / name)
+
+
+def test_large_arrays_in_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays: dict[str, Any] = {
+        "w": np.arange(60_000, dtype=np.float32).reshape(3, -1)[:, ::2],
+        "half": np.full((7, 5001), 0.1, np.float16),
+        "zeros": np.zeros(99_999),
+        "small": np.ones(3),
+    }
+    assert on_disk(arrays) is arrays
+    monkeypatch.setattr(array_files, "_WORTH_A_FILE", 1 << 16)
+    found = on_disk(arrays)
+    assert isinstance(found, OnDisk) and list(found) == list(arrays)
+    for _ in range(2):
+        for name, array in arrays.items():
+            assert found[name].dtype == array.dtype and np.array_equal(found[name], array)
+            assert found[name].flags.writeable is (name in ("zeros", "small"))
+        found.release()
+    for copied in (pickle.loads(pickle.dumps(found)), deepcopy(found)):
+        assert type(copied) is dict and all(np.array_equal(copied[k], a) for k, a in arrays.items())
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    assert on_disk(arrays) is arrays
+
+
+def test_a_step_whose_weights_lie_in_a_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = step()
+    monkeypatch.setattr(array_files, "_LARGE", 16)
+    monkeypatch.setattr(array_files, "_WORTH_A_FILE", 64)
+    made = step()
+    assert isinstance(made.initial, OnDisk)
+    for engine in ("blocks", "graph"):
+        runs: list[Any] = [Trainer(s, threads=1, engine=engine) for s in (made, expected)]
+        assert runs[0].fit(examples(16)).losses == runs[1].fit(examples(16)).losses
+    save_step(made, tmp_path / "a")
+    save_step(expected, tmp_path / "b")
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+    read = read_step(tmp_path / "a").initial
+    assert isinstance(read, OnDisk)
+    assert all(np.array_equal(read[name], a) for name, a in expected.initial.items())

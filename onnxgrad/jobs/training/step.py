@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.gradients import spread
 from onnxgrad.jobs.training.declarations import StepOptions, TrainStepOptions
 from onnxgrad.named_options import read
+from onnxgrad.train.array_files import on_disk
 from onnxgrad.train.modes import Modes
 from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
 from onnxgrad.train.schedules import SCHEDULES
@@ -34,7 +36,7 @@ T = TypeVar("T")
 
 def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False) -> TrainingStep:
     """Return the training step of a model. in_place: large frozen weights of a model file stay in
-    the file. Raises InputError.
+    the file. Otherwise large initial values move to a temporary file. Raises InputError.
     """
     average, scale = options.average, options.loss_scale
     if isinstance(average, float):
@@ -54,9 +56,12 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
         ties=Ties(options.tie, options.untie),
     )  # fmt: skip
     given = settled(model)
-    if isinstance(given, (str, os.PathLike)) and not in_place:
+    if in_place:
+        return step
+    if isinstance(given, (str, os.PathLike)):
         bring_inside(Path(given), step.train, step.evaluation)
-    return step
+    # the caller may hold the step while it trains
+    return replace(step, initial=on_disk(step.initial))
 
 
 def _object(given: T | str | None, classes: Mapping[str, type[T]], what: str) -> T | None:

@@ -21,6 +21,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.jobs.training.declarations import Chosen, ExportOptions, RestoreOptions
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
+from onnxgrad.train.array_files import OnDisk
 from onnxgrad.train.callbacks import JsonLines
 from onnxgrad.train.checkpoint import (
     Progress,
@@ -49,6 +50,8 @@ class HeldValues:
 
     def __init__(self, task: TrainingStep, engine: Engine, rate: Rate, seed: int) -> None:
         # the engine already holds the initial values
+        if isinstance(task.initial, OnDisk):
+            task.initial.release()
         self.task = engine.task = replace(task, initial={})
         self._engine = engine
         self._engine.seed = seed

@@ -34,6 +34,7 @@ from onnxgrad.train.losses.base import (
 from onnxgrad.train.losses.place import Place
 from onnxgrad.train.losses.regression import Elementwise
 from onnxgrad.train.losses.weighting import Balanced, is_balanced
+from onnxgrad.wording import option
 
 
 def negative_log_likelihood(
@@ -143,9 +144,10 @@ class _OfClasses(Reduced):
         if value is None:
             return None
         if is_balanced(self):
+            numbers = "weight=[NUMBER,...], such as the numbers that `onnxgrad fit` prints"
             raise InputError(
                 f"{self.name}: weight=balanced counts the labels of the data, which only `fit` of "
-                "a model has: pass numbers, such as train.class_weights(labels)"
+                f"a model has: pass {option(numbers, 'weight=train.class_weights(labels)')}"
             )
         if isinstance(value, Balanced):
             value = value.numbers(classes if isinstance(classes, int) else None)

@@ -193,6 +193,12 @@ def test_fit_counts_the_classes_and_reads_weights(
     shown = " ".join(capsys.readouterr().out.split())
     assert "w float32[N] weights of examples" in shown
     numbers = class_weights(data["labels"])
+    printed = ", ".join(f"{number:.7g}" for number in numbers)
+    assert f"or -100 (ignored), weight=[{printed}]" in shown
+    assert main(["train-step", *order[1:], "cross_entropy{weight=balanced}", "-o", "s"]) == 2
+    assert "weight=[NUMBER,...], such as the numbers that `onnxgrad fit`" in capsys.readouterr().err
+    own_numbers = f"cross_entropy{{weight=[{printed}]}}"
+    assert main(["train-step", *order[1:], own_numbers, "-o", "s", "--no-verify"]) == 0
     loss = onnxgrad.train.CrossEntropy(weight=numbers, sample_weight="w")
     own = Trainer(
         training_step(classifier(), loss + 0.1 * onnxgrad.train.L2Penalty("w*"), "sgd{lr=0.1}")
@@ -219,5 +225,5 @@ def test_fit_counts_the_classes_and_reads_weights(
         assert main([*order, loss_text, "--data", file]) == 2
         (line,) = [x for x in capsys.readouterr().err.splitlines() if "nothing reads" not in x]
         assert told in line
-    with pytest.raises(InputError, match=r"weight=balanced counts .* such as train.class_weights"):
+    with pytest.raises(InputError, match=r"pass weight=train.class_weights"):
         training_step(classifier(), "cross_entropy{weight=balanced}")
