@@ -35,6 +35,7 @@ from onnxgrad.transform.open_batch import open_rows  # noqa: E402
 from onnxgrad.transform.vmap import map_inputs  # noqa: E402
 from onnxgrad.verify import feeds_for, open_session  # noqa: E402
 from onnxgrad.verify.feeds.dims import roles  # noqa: E402
+from onnxgrad.verify.random_operators import randoms  # noqa: E402
 from onnxgrad.verify.running.session import run  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 from tests.backend_suite import FLOATS, Case, clamp_ir, usable  # noqa: E402
@@ -98,6 +99,17 @@ def close(got: Any, want: Any) -> bool:
     return bool(np.allclose(x, y, rtol=0, atol=limit * scale, equal_nan=True))
 
 
+def draws_alike(model: onnx.ModelProto, names: list[str]) -> bool:
+    """Return whether a model that draws random numbers is mapped rightly, as the proof says: with
+    the same draws in every row.
+    """
+    for i, node in enumerate(model.graph.node):
+        node.name = node.name or f"node_{i}"
+    same = [v.name for v in model.graph.output]  # a mask does not depend on its row
+    proved = vmap(model, VmapOptions(inputs=names, allow_same=same), Hooks())
+    return proved.report is not None and proved.report.ok
+
+
 def judged(case: Case) -> tuple[str, str]:
     """Return the outcome (rule, scan, refused, wrong or no case) and the reason."""
     if not any(map(is_float, case.model.graph.output)):
@@ -113,6 +125,9 @@ def judged(case: Case) -> tuple[str, str]:
             done = map_inputs(load_own(model), names)
     except InputError as error:
         return "refused", str(error)
+    reasons = "; ".join(done.scanned)
+    if randoms(model):
+        return ("scan" if draws_alike(model, names) else "wrong"), reasons
     made = to_proto(done.program)
     feeds = {n: np.stack([r[n] for r in rows]) if n in names else v for n, v in case.inputs.items()}
     try:
@@ -125,7 +140,7 @@ def judged(case: Case) -> tuple[str, str]:
             return "refused", "sequence"
         if not close(got[value.name], np.stack(wanted)):
             return "wrong", f"output {value.name} differs"
-    return ("scan" if done.scanned else "rule"), "; ".join(done.scanned)
+    return ("scan" if done.scanned else "rule"), reasons
 
 
 def counted(only: str = "") -> tuple[Counter[str], dict[str, list[str]]]:

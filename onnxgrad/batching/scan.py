@@ -1,42 +1,106 @@
-"""The last resort: runs a node once per row, in a Scan."""
+"""The last resort: runs a node, or the whole model, once per row, in a Scan."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from onnx import ValueInfoProto
 
-from onnxgrad.batching.layout import Dependent, Refused
+from onnxgrad.batching.followed import Batched
+from onnxgrad.batching.layout import OWN, Dependent, Layout, Refused
+from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.batching.site import Site
 from onnxgrad.errors import InternalError
-from onnxgrad.ir.binding import draws
+from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
-from onnxgrad.ir.emission.emit import emit_with_blocks, nested_block
+from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 
-_OLDEST = 9  # opset whose Scan has no batch axis of its own
+OLDEST = 9  # opset whose Scan has no batch axis of its own
 
 
 def by_rows(at: Site) -> None:
     """Run the node for each row. Raises Refused if a result is not a tensor of known shape."""
     b = at.binding
-    if b.block.opsets.get("", 0) < _OLDEST:
-        raise Refused(f"a Scan needs opset {_OLDEST}")
     for nested in (inner for block in b.blocks.values() for inner in block.walk()):
-        if draws(nested):
+        if draws(nested) and not at.sizes_at.mapped:
             raise Dependent(f"{nested.op} in its body draws random numbers")
-    results = [v for v in b.outputs if v is not None]
-    for v in results:
-        vague = v.shape is None or (None in v.shape and not at.sizes_at.mapped)
-        if not isinstance(v.type, TensorType) or vague:
-            raise Refused(f"the shape of '{v.name}' is not known")
+    results = [v for v in b.outputs if v is not None and v.use_count]
+    _check(b.block, results, vague=at.sizes_at.mapped)
     rows = [v for v in dict.fromkeys(b.reads()) if at.layouts.get(v) is not None]
     operands = [at.fronted(v) for v in rows]
     body = nested_block(f"{b.op}_of_a_row")
-    inside: dict[Var, Var | None] = {}
-    for v in rows:
-        name = body.program.names.fresh(f"{v.name}_row")
-        inside[v] = body.add_input(name, TensorType(v.dtype, at.sizes_of(v)))
-    clone_bindings([b], body, inside)
+    inside: dict[Var, Var | None] = {v: _element(body, v, at.sizes_of(v)) for v in rows}
+    made = dict(zip(results, _scan([b], body, inside, operands, results), strict=True))
+    at.back(tuple(None if v is None else made.get(v) for v in b.outputs))
+
+
+def model_by_rows(block: BindingBlock, inputs: Mapping[Var, Layout], why: str) -> Batched:
+    """Run the nodes that depend on rows, or draw random numbers, once per row. Each output must be
+    a tensor of known rank. Raises Refused.
+    """
+    block.schedule()
+    moving, known = list[Binding](), set(inputs)
+    for b in block.bindings:
+        nested = any(draws(inner) for inside in b.blocks.values() for inner in inside.walk())
+        if nested or draws(b) or not known.isdisjoint(b.reads()):
+            moving.append(b)
+            known.update(v for v in b.outputs if v is not None)
+    results = [v for v in block.outputs if v in known and not v.is_interface]
+    _check(block, results, vague=True)
+    done = Batched({**inputs}, RunTimeSizes(inputs, block.inputs), mapped=True)
+    done.sizes.mapped = True
+    done.scanned[f"the whole model: {why}"] += 1
+    with emitting(block, made_by="vmap"):
+        body, inside, operands = nested_block("model_of_a_row"), dict[Var, Var | None](), []
+        for v, layout in inputs.items():
+            shape, axis = v.shape or (), layout.axis
+            one = shape if layout.own else (*shape[:axis], *shape[axis + 1 :])
+            inside[v] = _element(body, v, one)
+            rank = len(one) + 1
+            front = [axis, *(i for i in range(rank) if i != axis)]
+            operands.append(op.Transpose(v, perm=front) if axis else v)
+            if layout.own:
+                v.type = TensorType(v.dtype, (*shape[:axis], 1, *shape[axis:]))
+            else:
+                with emitting(body, made_by="vmap"):
+                    inside[v] = op.Unsqueeze(inside[v], [axis])
+        made = _scan(moving, body, inside, operands, results)
+        for v, rows in zip(results, made, strict=True):
+            rows.type = TensorType(v.dtype, (1, *(v.shape or ())))
+            done.layouts[rows] = OWN
+            block.return_instead(v, rows)
+    block.remove_unused(moving)
+    return done
+
+
+def _check(block: BindingBlock, results: Sequence[Var], *, vague: bool) -> None:
+    """Raise Refused unless a Scan can return these values; `vague`: also if sizes are not known."""
+    if block.opsets.get("", 0) < OLDEST:
+        raise Refused(f"a Scan needs opset {OLDEST}")
+    for v in results:
+        unknown = v.shape is None or (None in v.shape and not vague)
+        if not isinstance(v.type, TensorType) or unknown:
+            raise Refused(f"the shape of '{v.name}' is not known")
+
+
+def _element(body: BindingBlock, v: Var, shape: Sequence[int | str | None]) -> Var:
+    """Return the input of a body for one row of a value."""
+    name = body.program.names.fresh(f"{v.name}_row")
+    return body.add_input(name, TensorType(v.dtype, tuple(shape)))
+
+
+def _scan(
+    bindings: Sequence[Binding], body: BindingBlock, inside: dict[Var, Var | None],
+    operands: Sequence[Var], results: Sequence[Var],
+) -> tuple[Var, ...]:  # fmt: skip
+    """Return the results of bindings with the rows in front. `inside`: operands in the body."""
+    for b, copy in zip(bindings, clone_bindings(bindings, body, inside), strict=True):
+        if draws(b):
+            copy.node.name = b.node.name  # by which a proof finds it
     for v in results:
         made = inside[v]
         if made is None:
@@ -45,8 +109,4 @@ def by_rows(at: Site) -> None:
         body.declared[made] = ValueInfoProto(name=made.name, type=type_to_proto(v.type))
         body.add_output(made)
     types = [TensorType(v.dtype, (1, *(v.shape or ()))) for v in results]
-    made_rows = emit_with_blocks(
-        "Scan", operands, {"body": body}, types, num_scan_inputs=len(operands)
-    )
-    found = iter(made_rows)
-    at.back(tuple(None if v is None else next(found) for v in b.outputs))
+    return emit_with_blocks("Scan", operands, {"body": body}, types, num_scan_inputs=len(operands))

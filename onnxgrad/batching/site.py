@@ -57,7 +57,7 @@ class Site:
     sizes_at: RunTimeSizes
     operands: list[Var | None] = field(init=False)
     attributes: dict[str, Any] = field(default_factory=dict)
-    replaced: list[Placed] | None = None
+    replaced: list[Placed | None] | None = None  # None for a result that nothing reads
     found: list[Layout | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -385,9 +385,9 @@ class Site:
         """
         results = made if isinstance(made, tuple) else (made,)
         self.replaced = [
-            self.joined(old, new)
+            None if new is None else self.joined(old, new)
             for old, new in zip(self.binding.outputs, results)
-            if old is not None and new is not None
+            if old is not None
         ]
 
     def joined(self, old: Var, new: Var) -> Placed:

@@ -118,8 +118,7 @@ def in_rows(
 
 def _visit(b: Binding, done: Batched, along: str) -> None:
     found = {v for v in b.reads() if done.layouts.get(v) is not None}
-    if _draws(b):
-        raise named(b, Dependent(f"{b.op} draws random numbers, which rows would share"))
+    random = _draws(b, done.mapped and bool(found))
     if not found:
         return
     if not done.mapped and b.is_op("QuantizeLinear") and not found.isdisjoint(b.inputs[1:]):
@@ -130,7 +129,10 @@ def _visit(b: Binding, done: Batched, along: str) -> None:
             if site.replaced is not None:
                 _commit(site, done)
             return
-        opened = _apply(site, done, along, not found <= {*b.inputs})
+        if random:
+            by_rows(site)
+            done.scanned[f"{b.op}: other random numbers in each row"] += 1
+        opened = [] if random else _apply(site, done, along, not found <= {*b.inputs})
     except (Dependent, Refused) as error:
         raise named(b, error) from None
     for copy in opened:
@@ -139,12 +141,17 @@ def _visit(b: Binding, done: Batched, along: str) -> None:
         _commit(site, done)
 
 
-def _draws(b: Binding) -> bool:
-    """Whether it draws random numbers; Dropout does not if its mode is a constant False."""
-    if not draws(b):
-        return False
+def _draws(b: Binding, allowed: bool) -> bool:
+    """Whether it draws random numbers; Dropout does not if its mode is a constant False. Raises
+    InputError if it does and that is not allowed.
+    """
     mode = b.operand(2) if b.op == "Dropout" and b.version >= 12 else None
-    return mode is None or mode.const is None or bool(np.any(mode.const))
+    fixed = mode is not None and mode.const is not None and not np.any(mode.const)
+    if not draws(b) or fixed:
+        return False
+    if not allowed:
+        raise named(b, Dependent(f"{b.op} draws random numbers, which rows would share"))
+    return True
 
 
 def _apply(site: Site, done: Batched, along: str, captures: bool) -> list[Binding]:
@@ -262,7 +269,8 @@ def _commit(site: Site, done: Batched) -> None:
                 done.layouts[v] = layout
         return
     kept = [v for v in b.outputs if v is not None]
-    for old, (new, layout) in zip(kept, site.replaced, strict=True):
-        done.layouts[new] = layout
-        b.block.replace(old, new)
+    for old, placed in zip(kept, site.replaced, strict=True):
+        if placed is not None:
+            new, done.layouts[new] = placed
+            b.block.replace(old, new)
     b.block.remove_unused([b])

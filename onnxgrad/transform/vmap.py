@@ -9,12 +9,13 @@ import numpy as np
 
 from onnxgrad.batching.followed import Batched
 from onnxgrad.batching.layout import Layout, Refused
+from onnxgrad.batching.scan import OLDEST, model_by_rows
 from onnxgrad.batching.site import site_of
 from onnxgrad.batching.walk import follow_rows
 from onnxgrad.errors import InputError
+from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.function_bodies import has_schema_body
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
@@ -93,20 +94,26 @@ def followed(program: Program, rows: Mapping[str, Layout]) -> tuple[Program, Bat
     """Follow the rows of inputs, which are computed independently.
 
     Returns the program and its rows. The program is changed, or read again if rows cannot be
-    followed into a nested graph or the body of an operator: that then runs once per row.
+    followed into a nested graph or the body of an operator: that then runs once per row. If they
+    cannot be followed at all, the whole model runs once per row.
     """
-    deep = any(b.blocks or has_schema_body(b) for b in program.main.bindings)
-    spare = copy_of(to_proto(program)) if deep else None
-    try:
-        return program, _follow(program, rows, deep)
-    except InputError as error:
-        if spare is None:
-            raise
-        again = program_of(spare, program.folder, digests=program.digests)
+    spare = copy_of(to_proto(program))
+    folder, digests = program.folder, program.digests
+    why: InputError | None = None
+    for deep in (True, False):
         try:
-            return again, _follow(again, rows, False)
-        except InputError:
-            raise error from None
+            return program, _follow(program, rows, deep)
+        except InputError as error:
+            why = why or error
+            program = program_of(copy_of(spare), folder, digests=digests)
+    if program.opset < OLDEST:
+        program, _ = raise_opset(program)
+        return followed(program, rows)
+    inputs = {v: rows[v.name] for v in program.main.inputs if v.name in rows}
+    try:
+        return program, model_by_rows(program.main, inputs, str(why))
+    except Refused as error:
+        raise InputError(f"{why}; the whole model in a Scan: {error}") from None
 
 
 def _follow(program: Program, rows: Mapping[str, Layout], deep: bool) -> Batched:

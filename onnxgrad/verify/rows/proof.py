@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference, finite_elements
 from onnxgrad.verify.coverage.summary import Coverage
 from onnxgrad.verify.feeds.generate import Feeder, bound_by
@@ -27,6 +28,7 @@ from onnxgrad.verify.onnxruntime_check import (
 )
 from onnxgrad.verify.output_dependencies import float_types, new_weights
 from onnxgrad.verify.proof_model import ProofModel, proof_model
+from onnxgrad.verify.random_operators import Draws, same_draws
 from onnxgrad.verify.report import Case, Leg, Report, joined
 from onnxgrad.verify.rows.grouping import Grouping
 from onnxgrad.verify.running.child_process import RunFailed
@@ -73,13 +75,15 @@ class RowProof:
     allow_same: Sequence[str] = ()
     budget: float = _BUDGET
     _models: list[ProofModel] = field(default_factory=list, init=False, repr=False)
+    _draws: list[Draws] = field(default_factory=list, init=False, repr=False)
 
     def report(self) -> Report:
         """Compare rows with the original's runs at several batches, in onnxruntime and in float64,
         within the original's own noise, and check that no row influences others. Raises CannotRun
         if the original runs on no generated inputs.
         """
-        self._models.extend((proof_model(self.original), proof_model(self.opened)))
+        self._draws.append(same_draws(proof_model(self.original), proof_model(self.opened)))
+        self._models.extend((self._draws[0].original, self._draws[0].candidate))
         reports = [
             self._on(Settings(provider, 1), first=i == 0)
             for i, provider in enumerate(self.providers)
@@ -111,6 +115,7 @@ class RowProof:
                 f"every row has the same {', '.join(same)} (try another "
                 f"{option('--seed', 'seed')}, or accept it: {accept})"
             )
+        found.unproved += self._draws[0].reasons(Bounds())
         found.unproved += [
             f"output '{n}' should be the same in all rows, and is not" for n in self._apart(batches)
         ]
@@ -122,7 +127,7 @@ class RowProof:
             cases=tuple(trial.case for trial in trials),
             provider=found.ran_on(settings.provider),
             idle=tuple(found.idle),
-            notes=found.remarks(),
+            notes=(*self._draws[0].notes, *found.remarks()),
             noise={n: max(t.noise.get(n, 0.0) for t in trials) for n in self.rows.outputs},
             compared=found.compared(),
             unproved=found.reasons(),
