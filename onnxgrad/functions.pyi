@@ -215,13 +215,13 @@ def gradient(
     names: str = '{}_grad',
     ste: bool = False,
     safe: bool = True,
-    form: Literal['fast', 'small'] = 'fast',
     simplify: bool = True,
     adjoint: Literal['auto', 'ones', 'input'] = 'ones',
     stop: Names | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
     checkpoint: Checkpoints | None = None,
+    form: Literal['fast', 'small'] = 'fast',
     per_sample: bool = False,
 ) -> Any: ...
 def jvp(
@@ -288,7 +288,6 @@ def check_gradient(
     names: str = '{}_grad',
     ste: bool = False,
     safe: bool = True,
-    form: Literal['fast', 'small'] = 'fast',
     simplify: bool = True,
     adjoint: Literal['auto', 'ones', 'input'] = 'auto',
     stop: Names | None = None,
@@ -302,6 +301,7 @@ def check_gradient(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
     checkpoint: Checkpoints | None = None,
+    form: Literal['fast', 'small'] = 'fast',
 ) -> GradientReport: ...
 def check_product(
     model: ModelLike,

@@ -64,6 +64,7 @@ def training_step(
     average: AverageLike | None = None,
     loss_scale: ScalingLike | None = None,
     schedule: ScheduleLike | None = None,
+    form: Literal['fast', 'small'] = 'fast',
     checkpoint: Checkpoints | None = None,
 ) -> TrainingStep: ...
 def fit(
@@ -98,6 +99,7 @@ def fit(
     average: AverageLike | None = None,
     loss_scale: ScalingLike | None = None,
     schedule: ScheduleLike | None = None,
+    form: Literal['fast', 'small'] = 'fast',
     checkpoint: Checkpoints | None = None,
     provider: Provider = 'cpu',
     threads: Threads | None = None,

@@ -126,7 +126,20 @@ class Request(Stopping, Checkpointing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientForm(Request):
+class Formulas(Declaration):
+    """The formulas of a gradient."""
+
+    title: ClassVar[str] = "gradient"
+
+    form: Literal["fast", "small"] = option(
+        "fast",
+        "formulas of convolutions, normalizations and sums over a batch: fast (default), or small "
+        "(the fewest nodes)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientForm(Request, Formulas):
     """How the gradient is written."""
 
     title: ClassVar[str] = ""
@@ -142,11 +155,6 @@ class GradientForm(Request):
         "keep NaN where an exporter wrote a function of PyTorch in parts: the root of a sum of "
         "squares at 0, the branch that a Where does not select (default: 0 in its place)",
         flag="--no-safe",
-    )
-    form: Literal["fast", "small"] = option(
-        "fast",
-        "formulas of convolutions, normalizations and sums over a batch: fast (default), or small "
-        "(the fewest nodes)",
     )
     simplify: bool = option(True, "do not simplify the gradient graph", flag="--no-simplify")
 

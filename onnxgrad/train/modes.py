@@ -14,6 +14,7 @@ from typing import Literal
 from onnxgrad.errors import InputError
 from onnxgrad.grad.opening import open_call
 from onnxgrad.grad.opset.raising import OPSET, raise_opset
+from onnxgrad.grad.registry import Form
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import FunctionKey, Program
@@ -43,12 +44,13 @@ class Modes:
     batch_norm: "frozen" (normalise by running statistics, which do not change), "train" (normalise
     by the batch and update the running statistics), None (as each node in the file). dropout:
     "off", "train" with the ratios of the file, a ratio for all, None (as in the file). autocast:
-    the dtype of products, None for that of the file.
+    the dtype of products, None for that of the file. form: the formulas of the gradient.
     """
 
     batch_norm: Literal["frozen", "train"] | None = None
     dropout: Literal["off", "train"] | float | None = None
     autocast: Narrow | None = None
+    form: Form = "fast"
 
     def prepare(self, program: Program) -> Program:
         """Return the program at an opset that has the training forms, with BatchNormalization and

@@ -115,6 +115,7 @@ def build_step(
         excluded=ahead.of_loss,
         replaced=True,
         detached=ahead.place.detached,
+        form=modes.form,
     )
     if inputs_at:
         check_apart(found.adjoints, before, inputs_at)

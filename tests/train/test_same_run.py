@@ -98,6 +98,7 @@ SAID: Changes = {
 # changes what is measured, stored or shown, or how it is computed
 FREE: Changes = {
     "checkpoint": (["a"], {}),
+    "form": ("small", {}),
     "metrics": (["logits"], {}),
     "threads": (2, {}),
     "engine": ("graph", {}),

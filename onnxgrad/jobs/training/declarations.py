@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
-from onnxgrad.jobs.gradient_declarations import Checkpointing
+from onnxgrad.jobs.gradient_declarations import Checkpointing, Formulas
 from onnxgrad.jobs.groups import (
     Files,
     Instance,
@@ -117,12 +117,14 @@ class Update(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepOptions(Update, Checkpointing):
+class StepOptions(Update, Formulas, Checkpointing):
     """The weights to train, the loss and the optimiser."""
 
     job: ClassVar[str] = "training_step"
     title: ClassVar[str] = "training step"
-    titles: ClassVar[Mapping[str, str]] = {"Checkpointing": "training step"}
+    titles: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("Formulas", "Checkpointing"), "training step"
+    )
 
     loss: LossLike | None = option(
         None,

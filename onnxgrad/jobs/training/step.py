@@ -49,7 +49,7 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
         NORM in options.metrics or options.clip_norm is not None, options.accumulate, average,
         scale, _object(options.schedule, SCHEDULES, "schedule"),
     )  # fmt: skip
-    modes = Modes(options.batch_norm, options.dropout, options.autocast)
+    modes = Modes(options.batch_norm, options.dropout, options.autocast, options.form)
     step = build_step(
         model, options.loss, update, options.wrt, metrics=options.metrics, stop=options.stop,
         checkpoint=options.checkpoint, modes=modes, inputs_at=options.inputs_at,
@@ -94,4 +94,5 @@ def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
         stop=[v.name for v in program.main.vars() if v.name in step.stops],
         provider=options.provider,
         dims=options.dims,
+        form=options.form,
     )

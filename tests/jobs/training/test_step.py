@@ -56,6 +56,17 @@ def test_the_function_has_the_options_of_the_commands() -> None:
         assert all(own[name].default == found[name].default for name in names)
 
 
+def test_the_form_of_the_gradient() -> None:
+    """The fewest nodes, as those of `grad --form small`, with the same numbers."""
+    nodes = [
+        len(onnxgrad.training_step("models/training/cnn.onnx", form=form).train.main.bindings)
+        for form in ("fast", "small")
+    ]
+    assert nodes[1] < 0.9 * nodes[0]
+    with pytest.raises(InputError, match="form must be one of fast, small"):
+        onnxgrad.training_step(MLP, form="tiny")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("function", [train.Trainer.fit, train.Trainer])
 def test_a_trainer_has_the_defaults_of_fit(function: Any) -> None:
     others = {"data", "rate", *(o.name for o in options_of(StepOptions))}
