@@ -137,7 +137,7 @@ def weight_forms(case: Case) -> dict[str, Emit]:
             if case.stride == 1:
                 found["crossing"] = of(forms.by_crossing)
     if group == case.c == case.m:
-        found["elements"] = of(forms.by_elements)
+        found |= {"elements": of(forms.by_elements), "line pairs": of(forms.by_line_pairs)}
         if (case.size**case.axes) ** 2 * case.k**case.axes <= 1 << 18:
             found["pairs"] = of(forms.by_pairs)
     found["chosen"] = partial(weight_gradient, geo=geo, group=group)
@@ -216,7 +216,7 @@ def line(
 def tables(rounds: int) -> Iterator[str]:
     """Return three tables: by the weight, and by the input with a constant and a fed weight."""
     columns = ["Conv", "offsets", "lines", "crossing", "rows", "unfolded"]
-    columns += ["images", "joined", "elements", "pairs"]
+    columns += ["images", "joined", "elements", "pairs", "line pairs"]
     yield from head("By the weight, relative to a Conv with swapped axes.", columns)
     for case in WEIGHT:
         yield line(case, weight_forms(case), columns, rounds, constant=False)

@@ -57,14 +57,14 @@ class AsKept:
 
 
 class Intact(AsKept):
-    """Keeps everything, and leaves recurrent operators in the forward part: rules, which would
-    replace these, read a stand-in.
+    """Keeps everything, and leaves the forward part as it is: rules, which would replace recurrent
+    operators and convolutions, read a stand-in.
     """
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """Return `b`, or for a recurrent operator a copy that is not part of the graph."""
-        recurrent = b.op in ("GRU", "LSTM", "RNN") and not b.domain
-        return Binding(b.node, b.block, list(b.inputs), b.outputs) if recurrent else b
+        """Return `b`, or for an operator that a rule replaces a copy that is not in the graph."""
+        replaced = b.op in ("Conv", "GRU", "LSTM", "RNN") and not b.domain
+        return Binding(b.node, b.block, list(b.inputs), b.outputs) if replaced else b
 
 
 _AS_KEPT = AsKept()

@@ -153,6 +153,14 @@ def plus(first: V, *others: Var | None) -> V:
     return cast(V, reduce(lambda a, b: a + b, given) if given else None)
 
 
+def redirect(out: Var, new: Var) -> None:
+    """Redirects the readers of a forward value to `new`, which gets its name."""
+    returned = out.returned
+    out.block.replace(out, new)
+    if not returned:
+        out.swap_names(new)
+
+
 def sum_like(v: Var, scalar: Var) -> Var:
     """Returns the sum of all elements of `v` in the shape of `scalar`, which has one element."""
     total = op.ReduceSum(v, keepdims=0)

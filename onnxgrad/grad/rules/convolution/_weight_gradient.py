@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.grad.registry import FORM
 from onnxgrad.grad.rules._common import pad
@@ -33,10 +34,14 @@ _CHEAPER = 14
 _SOME = 8
 # the largest window, in elements, that stays in a cache between the bindings that read it
 _CACHED = 1 << 17
+# the longest lines whose pairs of columns are multiplied, relative to the kernel
+_WIDE = 24
 # the most elements of both images, each unfolded along one axis, that are kept at a time
 _UNFOLDED = 1 << 22
 # the number of spatial axes of an image
 _PLANE = 2
+# with fewer images a Conv reads the weight hardly more often than a product
+_MANY_IMAGES = 4
 
 
 def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Var:
@@ -46,6 +51,25 @@ def weight_gradient(long: Var, short: Var, w: Var, geo: Geometry, group: int) ->
     c = _correlation(long, short, w, geo, group)
     form = None if c is None or FORM.get() == "small" else _form(c)
     return form(c) if c and form else by_swapped_conv(long, short, w, geo, group)
+
+
+def as_product(x: Var, y: Var, w: Var, bias: Var | None, geo: Geometry, group: int) -> Var | None:
+    """Returns the convolution y of x as one product with the unfolded image of `by_unfolding`, if
+    that is the form of the weight gradient.
+
+    A Conv reads the weight once per image, the product once. For 8 images of 2x2 and 512 channels
+    it takes 0.2 to 0.5 of the time.
+    """
+    c = _correlation(x, y, w, geo, group)
+    if c is None or FORM.get() == "small" or _form(c) is not by_unfolding or c.sizes is None:
+        return None
+    o = c.sizes[1]
+    alike = x.dtype == w.dtype == TensorProto.FLOAT
+    if not alike or (c.positions or 0) < _MANY_IMAGES * prod(o):
+        return None
+    maps = op.Gemm(_unfolded(c), op.Reshape(w, [c.maps, -1]), bias, transB=1)
+    rows = op.Reshape(maps, [-1, *o, c.maps])
+    return op.Transpose(rows, perm=[0, c.axes + 1, *range(1, c.axes + 1)])
 
 
 def _correlation(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Correlation | None:
@@ -102,10 +126,19 @@ def _depthwise(c: Correlation) -> Form | None:
     if c.taps > _MANY:
         return None
     strided = any(s > 1 for s in c.geo.strides)
-    if c.taps <= _SMALL and not strided:
-        return by_elements
     window = None if c.positions is None else c.positions * c.maps
-    return by_elements if window is not None and window <= _CACHED else None
+    cached = window is not None and window <= _CACHED
+    if window is not None and not (cached and c.taps <= _SMALL) and _lines_are_short(c, window):
+        return by_line_pairs
+    return by_elements if cached or (c.taps <= _SMALL and not strided) else None
+
+
+def _lines_are_short(c: Correlation, window: int) -> bool:
+    """Whether products of all pairs of columns pay, and the unfolded image fits."""
+    if c.axes != _PLANE or c.sizes is None:
+        return False
+    (_, width), (_, out) = c.sizes
+    return width <= _WIDE * c.kernel[1] and window // out * c.kernel[0] * width <= _UNFOLDED
 
 
 def _pairs_are_few(c: Correlation) -> bool:
@@ -216,11 +249,14 @@ def _kernel_last(stack: Var, c: Correlation) -> Var:
 
 def by_unfolding(c: Correlation) -> Var:
     """One product with long unfolded to (N |O|, C taps), the columns of the result."""
+    return op.Reshape(op.MatMul(c.maps_first(), _unfolded(c)), c.shape)
+
+
+def _unfolded(c: Correlation) -> Var:
     index = c.index()
     flat = op.Reshape(channels_last(c.long), [-1, c.area, c.channels])
     met = op.Gather(_with_zeros(flat, 1, c, index), index, axis=1)
-    columns = op.Reshape(op.Transpose(met, perm=[0, 1, 3, 2]), [-1, c.channels * c.taps])
-    return op.Reshape(op.MatMul(c.maps_first(), columns), c.shape)
+    return op.Reshape(op.Transpose(met, perm=[0, 1, 3, 2]), [-1, c.channels * c.taps])
 
 
 def _with_zeros(rows: Var, axis: int, c: Correlation, index: Array) -> Var:
@@ -274,10 +310,37 @@ def by_pairs(c: Correlation) -> Var:
     d, o = c.area, index.shape[0]
     long = op.Reshape(op.Transpose(c.long, perm=[1, *range(2, n + 2), 0]), [c.maps, d, -1])
     short = op.Reshape(op.Transpose(c.short, perm=[1, 0, *range(2, n + 2)]), [c.maps, -1, o])
-    met = op.Equal(np.arange(d).reshape(-1, 1, 1), index[None])
-    chosen = op.Reshape(op.Cast(met, to=c.long.dtype), [d * o, c.taps])
     pairs = op.Reshape(op.MatMul(long, short), [c.maps, d * o])
-    return op.Reshape(op.MatMul(pairs, chosen), c.shape)
+    return op.Reshape(op.MatMul(pairs, _chosen(index, d, c)), c.shape)
+
+
+def by_line_pairs(c: Correlation) -> Var:
+    """One channel per group: products of all pairs of columns, summed over the lines. long is
+    unfolded along its first axis. A matrix adds up the pairs as in `by_pairs`.
+    """
+    (_, width), (_, out) = c.sizes or ((0, 0), (0, 0))
+    pads = c.pads(1)
+    long = op.Transpose(c.long, perm=[1, 0, 2, 3])
+    if pads[1] or pads[5]:
+        long = pad(long, [0, 0, pads[1], 0, 0, 0, pads[5], 0])
+    lines, columns = (
+        np.arange(count).reshape(-1, 1) * c.geo.strides[i]
+        + np.arange(c.kernel[i]) * c.geo.dilations[i]
+        for i, count in enumerate((c.sizes or ((), (0, 0)))[1])
+    )
+    unfolded = op.Reshape(op.Gather(long, lines, axis=2), [c.maps, -1, c.kernel[0] * width])
+    short = op.Reshape(op.Transpose(c.short, perm=[1, 0, 2, 3]), [c.maps, -1, out])
+    pairs = op.Reshape(op.MatMul(unfolded.mT, short), [c.maps, c.kernel[0], width * out])
+    return op.Reshape(op.MatMul(pairs, _chosen(columns - c.geo.fixed_begin[1], width, c)), c.shape)
+
+
+def _chosen(met: Array, size: int, c: Correlation) -> Var:
+    """Returns (size O, K): 1 for the pairs of a place among `size` and a position that meets it.
+
+    met: (O, K), the place that each kernel element meets at each position.
+    """
+    pairs = op.Equal(np.arange(size).reshape(-1, 1, 1), met[None])
+    return op.Reshape(op.Cast(pairs, to=c.long.dtype), [size * met.shape[0], met.shape[1]])
 
 
 def by_swapped_conv(long: Var, short: Var, w: Var, geo: Geometry, group: int) -> Var:

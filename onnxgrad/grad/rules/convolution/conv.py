@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import pad
+from onnxgrad.grad.rules._common import pad, redirect
 from onnxgrad.grad.rules._geometry import (
     Geometry,
     geometry,
@@ -21,8 +21,9 @@ from onnxgrad.grad.rules._geometry import (
     spatial_rank,
 )
 from onnxgrad.grad.rules.convolution._input_gradient import input_gradient
-from onnxgrad.grad.rules.convolution._weight_gradient import weight_gradient
+from onnxgrad.grad.rules.convolution._weight_gradient import as_product, weight_gradient
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -53,14 +54,22 @@ def _geometry(binding: Binding, x: Var, y: Var, w: Var, group: int) -> Geometry:
     return geometry(binding, _checked(binding, x, w, 1, group), x, y)
 
 
+def _by_weight(g: Var, y: Var, x: Var, w: Var, group: int, binding: Binding) -> Var:
+    geo, block = _geometry(binding, x, y, w, group), binding.block
+    # neither a stand-in of checkpointing nor an operator of another block
+    if binding in block.bindings and emitter().block is block:
+        product = as_product(x, y, w, binding.operand(2), geo, group)
+        if product is not None:
+            redirect(y, product)
+    return weight_gradient(x, g, w, geo, group)
+
+
 vjp(
     "Conv",
     lambda g, y, x, w, group, binding: input_gradient(
         g, w, x, _geometry(binding, x, y, w, group), group
     ),
-    lambda g, y, x, w, group, binding: weight_gradient(
-        x, g, w, _geometry(binding, x, y, w, group), group
-    ),
+    _by_weight,
     bias,
 )
 

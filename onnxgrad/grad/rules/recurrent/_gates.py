@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.rules._common import as_number, scaled
+from onnxgrad.grad.rules._common import as_number, redirect, scaled
 from onnxgrad.grad.rules.recurrent._sweep import Recurrent
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
@@ -229,7 +229,4 @@ def take_place(cell: Recurrent, series: Sequence[Var], finals: Sequence[Sequence
     results += [cell.stacked(states, state=True) for states in finals]
     for out, new in zip(binding.outputs, results):
         if out is not None:
-            returned = out.returned
-            binding.block.replace(out, new)
-            if not returned:
-                out.swap_names(new)
+            redirect(out, new)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import onnx
 import pytest
 
+import onnxgrad
+from onnxgrad import gradient
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, check_op, normal
 from tests.helpers import parse
 
@@ -134,3 +140,35 @@ def test_col2im(attributes: str, at_run_time: bool) -> None:
         check_model(model, {**feeds, **sizes})
     else:
         check_op(node, feeds, constants=sizes)
+
+
+IMAGES = "y = Conv <pads = [1, 1, 1, 1]> (x, w, b)"
+
+
+def _images(count: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    maps = 16 * count
+    head = f"g (float[{count},8,2,2] x, float[{maps},8,3,3] w, float[{maps}] b)"
+    model = parse(f"{head} => (float s) {{ {IMAGES} s = ReduceSumSquare <keepdims = 0> (y) }}")
+    return model, {"x": normal(count, 8, 2, 2), "w": normal(maps, 8, 3, 3), "b": normal(maps)}
+
+
+def _convolutions(model: onnx.ModelProto) -> list[str]:
+    return [n.op_type for n in model.graph.node if n.op_type == "Conv"]
+
+
+def test_a_convolution_of_many_small_images_is_a_product() -> None:
+    """The columns of the weight's gradient are those of the convolution itself."""
+    model, feeds = _images(4)
+    check_op(IMAGES, feeds, symbolic=False)
+    graph = gradient(model, ["w", "b", "x"], "s")
+    assert not _convolutions(graph)
+    found, want = run(graph, feeds)["s"], run(model, feeds)["s"]
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_a_convolution_stays_without_its_weight_s_gradient_or_with_few_images() -> None:
+    model, _ = _images(4)
+    assert len(_convolutions(gradient(model, ["x", "b"], "s"))) == 1
+    assert len(_convolutions(gradient(_images(3)[0], ["w"], "s"))) == 1
+    assert len(_convolutions(gradient(model, ["w"], "s", form="small"))) == 2
+    assert len(_convolutions(onnxgrad.linearize(model, ["w"], "s").forward)) == 1

@@ -49,6 +49,7 @@ def applicable(c: Correlation) -> list[Any]:
     if c.channels == 1 and c.maps == c.group:
         found.append(forms.by_elements)
         found += [forms.by_pairs] if c.sizes is not None else []
+        found += [forms.by_line_pairs] if c.sizes is not None and c.axes == 2 else []
     return found
 
 
@@ -90,12 +91,14 @@ CHOSEN: list[tuple[Any, tuple[Any, ...], str]] = [
     (forms.by_joined_images, (2, 1, 8, 8, [axis(9, 1, 1, 0)]), "d"),
     (forms.by_pairs, (2, 5, 1, 1, [axis(4), axis(4)]), "n"),
     (forms.by_pairs, (8, 5, 1, 1, [axis(8, 7, 1, 3), axis(8, 7, 1, 3)]), ""),
-    (forms.by_elements, (1, 5, 1, 1, [axis(8, 7, 1, 3), axis(8, 7, 1, 3)]), ""),
+    (forms.by_line_pairs, (1, 5, 1, 1, [axis(8, 7, 1, 3), axis(8, 7, 1, 3)]), ""),
     (forms.by_elements, (2, 5, 1, 1, [axis(9), axis(9)]), ""),
     (forms.by_elements, (2, 5, 1, 1, [axis(4), axis(4)]), "d"),
     (forms.by_elements, (2, 5, 1, 1, [axis(19, 3, 2), axis(19, 3, 2)]), ""),
     (None, (2, 5, 1, 1, [axis(4, 3, 2), axis(4, 3, 2)]), "d"),
-    (None, (1, 400, 1, 1, [axis(20, 5, 1, 2), axis(20, 5, 1, 2)]), ""),
+    (None, (1, 400, 1, 1, [axis(20, 5, 1, 2), axis(20, 5, 1, 2)]), "n"),
+    (forms.by_line_pairs, (1, 400, 1, 1, [axis(20, 5, 1, 2), axis(20, 5, 1, 2)]), ""),
+    (forms.by_line_pairs, (2, 9, 1, 1, [axis(14, 5, 1, 2), axis(15, 4, 1, 2)]), ""),
 ]
 
 
