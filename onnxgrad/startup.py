@@ -33,3 +33,10 @@ end_at_interrupt()
 # onnxruntime wheels send telemetry, and store an identifier and a database in the home folder,
 # unless this is set before the import: here, in children, in workers, by plugins.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+# After each threaded product, OpenBLAS's threads (of numpy) would spin for 25 ms, beside whatever
+# else runs, such as a proof's processes. 2**4 cycles: they sleep at once. Libraries in whose
+# process we are keep their own setting.
+IDLE_THREADS_SLEEP = ("OPENBLAS_THREAD_TIMEOUT", "4")
+if IS_PROGRAM:
+    os.environ.setdefault(*IDLE_THREADS_SLEEP)

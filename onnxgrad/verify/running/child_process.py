@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 from onnxgrad.errors import NotProved
 from onnxgrad.interpreter import interrupts_held, python_command
 from onnxgrad.limits import current, size_text
+from onnxgrad.startup import IDLE_THREADS_SLEEP
 from onnxgrad.verify.running.wire import receive, send
 from onnxgrad.wording import option
 
@@ -80,6 +81,7 @@ class Child:
                     stdout=subprocess.PIPE,
                     stderr=self.log,
                     pass_fds=() if watched < 0 else (watched,),
+                    env=dict([IDLE_THREADS_SLEEP], **os.environ),
                 )
         except BaseException:  # close the pipe even after an interrupt
             _close(self.life)

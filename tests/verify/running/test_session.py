@@ -247,6 +247,7 @@ def test_session_options_and_threads_reach_onnxruntime() -> None:
 
 def test_the_child_is_reused_and_dies_with_us(tmp_path: Path) -> None:
     code = """
+import os, sys
 import numpy as np, onnx
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.running.session import run
@@ -255,11 +256,15 @@ run(model, {"x": np.ones(1, np.float32)})
 first = pooled("cpu").process.pid
 run(model, {"x": np.ones(2, np.float32)})
 assert first == pooled("cpu").process.pid
+if sys.platform == "linux":  # the child's idle threads sleep, those of a caller's process are left alone
+    assert b"OPENBLAS_THREAD_TIMEOUT=4" in open(f"/proc/{first}/environ", "rb").read()
+    assert "OPENBLAS_THREAD_TIMEOUT" not in os.environ
 print(first)
 """
     homes = {name: str(tmp_path) for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME")}
     env = {**os.environ, "PYTHONPATH": str(ROOT), **homes}
-    env.pop("ORT_DISABLE_TELEMETRY", None)
+    for name in ("ORT_DISABLE_TELEMETRY", "OPENBLAS_THREAD_TIMEOUT"):
+        env.pop(name, None)
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
