@@ -154,7 +154,7 @@ def along(at: Site) -> None:
 
 @shifted("Squeeze Unsqueeze")
 def squeeze(at: Site) -> None:
-    """Axes behind that of the rows."""
+    """Axes after that of the rows."""
     at.only_first()
     rank = len(at.result()) if at.op == "Unsqueeze" else at.rank(0)
     axes = at.inner_axes(1, rank, "axes")
@@ -334,7 +334,7 @@ def max_pool(at: Site) -> None:
 
 @shifted("Shape Size")
 def shape(at: Site) -> None:
-    """The sizes behind the axis of the rows, which are those of every row."""
+    """The sizes after the axis of the rows, which are those of every row."""
     sizes = op.Slice(op.Shape(at.front(0)), [1], [at.rank(0) + 1], [0])
     if at.op == "Size":
         sizes = op.ReduceProd(sizes, keepdims=0)

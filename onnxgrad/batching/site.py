@@ -180,7 +180,7 @@ class Site:
         return [int(i) for i in np.ravel(v.const)]
 
     def inner_axes(self, k: int, rank: int, name: str = "", least: int = 1) -> Array | Var | None:
-        """Return the axes of operand `k`, or of an attribute, behind an axis for the rows in front;
+        """Return the axes of operand `k`, or of an attribute, after an axis for the rows in front;
         None if omitted. Raises Refused if they differ from row to row, or may be fewer than
         `least`.
         """

@@ -3,7 +3,7 @@ between its bounds.
 
 Rounding has a zero derivative almost everywhere, so the result is only an estimate (Bengio, Leonard
 & Courville, 2013). The scale's gradient is that of learned step sizes (Esser et al., 2020). While
-the gradient is formed, a StraightThrough stands behind each pair of QuantizeLinear and
+the gradient is formed, a StraightThrough stands after each pair of QuantizeLinear and
 DequantizeLinear. The model's own values stay unchanged.
 """
 
@@ -43,7 +43,7 @@ _BOUNDS: dict[int, tuple[int, int]] = {
 
 
 def open_rounding(program: Program) -> tuple[list[Binding], int]:
-    """Put a StraightThrough behind each pair that quantises and dequantises by the same scale,
+    """Put a StraightThrough after each pair that quantises and dequantises by the same scale,
     whether or not operators move the integers in between. Returns the Identities that now define
     the pairs' values, and the number of quantisations that the gradient passes.
 
@@ -230,7 +230,7 @@ def _same_scale(q: Binding, back: Binding) -> bool:
 
 
 def _in_floats(q: Var, back: Binding, made: dict[Var, Var]) -> Var:
-    """Emit the dequantised `q` by the same moves behind a DequantizeLinear."""
+    """Emit the dequantised `q` by the same moves after a DequantizeLinear."""
     work = [q]
     while work:
         v = work[-1]

@@ -122,7 +122,7 @@ class Cut(NamedTuple):
 
 
 def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
-    """Emit the parts among the targets behind their values; other targets stay unchanged. If
+    """Emit the parts among the targets after their values; other targets stay unchanged. If
     `summed`, each part is summed to a scalar.
 
     Raises InputError for a part with a syntax error, with too many places, or without an element,

@@ -162,7 +162,7 @@ def simplify_arithmetic(exact: bool = True) -> Sequence[Rule]:
 def simplify_inference(only_after_products: bool = False) -> Sequence[Rule]:
     """BatchNormalization -> multiply and add; Dropout(x) -> x, where they do not train.
 
-    `only_after_products`: take a BatchNormalization apart only behind a product, whose weight and
+    `only_after_products`: take a BatchNormalization apart only after a product, whose weight and
     bias can then take scale and shift; elsewhere two elementwise kernels would replace one.
     """
     return [batch_norm_after_product if only_after_products else batch_norm, dropout]
@@ -267,7 +267,7 @@ def expand_matmul_of_sum(rows: Count = 0) -> Sequence[Rule]:
 def reorder_gather_matmul(rows: Count = 0) -> Sequence[Rule]:
     """Gather(x @ w, i) = Gather(x, i) @ w or x @ Gather(w, i), whichever is cheaper.
 
-    Along rows (the last token of a sequence, a table with a weight behind it) and along columns,
+    Along rows (the last token of a sequence, a table with a weight after it) and along columns,
     w a matrix of known sizes; and one matrix of a table for each batch (adapters chosen by an
     index). If the number of rows is unknown, a form must be cheaper for every number of them;
     `rows`, unless 0, stands for it. No sum changes its order.
@@ -298,7 +298,7 @@ def flatten_products() -> Sequence[Rule]:
 @rule_pass()
 def divide_by_root() -> Sequence[Rule]:
     """x (1 / sqrt(mean(x^2) + e)) = x / sqrt(mean(x^2) + e), which onnxruntime fuses with the scale
-    behind it; x (1 / y) = x / y of equal shapes.
+    after it; x (1 / y) = x / y of equal shapes.
     """
     return [over_root_mean_square, times_reciprocal_of_equal_shape]
 

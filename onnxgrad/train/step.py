@@ -1,7 +1,7 @@
 """Builds a training step: forward pass, gradient and update of a model as one plain graph.
 
-The loss is emitted behind the model's outputs, the gradient behind the loss, and the optimiser's
-formula behind each adjoint. Parameters and states are inputs, and their new values are outputs: the
+The loss is emitted after the model's outputs, the gradient after the loss, and the optimiser's
+formula after each adjoint. Parameters and states are inputs, and their new values are outputs: the
 graph has no memory of its own, so any runtime that can run the model can train it.
 """
 
@@ -173,7 +173,7 @@ def _with_loss(
     options: UpdateOptions,
     modes: Modes,
 ) -> _Forward:
-    """Emit the loss behind the model's outputs, and keep only the outputs that are metrics."""
+    """Emit the loss after the model's outputs, and keep only the outputs that are metrics."""
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
     chosen = loss_of(loss, place)
@@ -253,7 +253,7 @@ def scaled(
 def _with_update(
     found: Gradient, ahead: _Forward, options: UpdateOptions, original: str, repairs: Repairs
 ) -> TrainingStep:
-    """Emit the optimiser's formula behind each adjoint, and make weights and states inputs."""
+    """Emit the optimiser's formula after each adjoint, and make weights and states inputs."""
     program, block, applied = found.program, found.program.main, ahead.applied
     values = {v.name: v for v in block.vars()}
     parameters = [values[name] for name in found.adjoints]

@@ -15,7 +15,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements, graphs_of
 
 _MOVES = {"Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten"}
-# smooth at 0, so that a product of 0 meets neither a kink nor a pole behind it
+# smooth at 0, so that a product of 0 meets neither a kink nor a pole after it
 _SMOOTH = _MOVES | {
     "Add", "Sub", "Neg", "Sum", "Mean", "Mul", "MatMul", "Gemm", "Conv", "Concat", "Slice",
     "Gather", "Split", "Expand", "Tile", "Exp", "Sin", "Cos", "Tanh", "Sigmoid", "Erf", "Softplus",

@@ -168,9 +168,11 @@ def _idle_normalisation(c: _Constant, by: Reader) -> Decision | None:
     idle = {NORM[1]: 1.0, NORM[2]: 0.0}[operand(by)]
     if is_uniform(c.array) and c.array.flat[0] == idle:
         if scaled_again(by.binding.out, c.fixed):
-            return _no(f"all {idle:g} in a normalisation that is followed by a scale")
+            return _no(f"all {idle:g} in a normalisation, and a scale follows")
         if c.name == "constant":
-            return _no(f"all {idle:g} in a normalisation without a {'scale' if idle else 'bias'}")
+            return _no(
+                f"all {idle:g}: written for a normalisation without a {'scale' if idle else 'bias'}"
+            )
     return None
 
 
@@ -183,7 +185,7 @@ def _frequencies(c: _Constant, by: Reader) -> Decision | None:
     ):
         return None
     in_order = c.one or (c.array is not None and is_monotone(c.array))
-    return _no("frequencies of Cos and Sin") if in_order and makes_angles(by.binding.out) else None
+    return _no("frequencies of a Cos or Sin") if in_order and makes_angles(by.binding.out) else None
 
 
 def _fixed_table(c: _Constant, by: Reader) -> Decision | None:
@@ -212,7 +214,7 @@ def _weight_by_operand(c: _Constant, by: Reader) -> Decision | None:
 def _mask(c: _Constant, by: Reader) -> Decision | None:
     """A mask, which adds huge negative numbers to hide scores."""
     hides = c.array is not None and is_hiding(c.array)
-    return _no("a mask: huge negative numbers hide") if hides else None
+    return _no("a mask of large negative numbers") if hides else None
 
 
 def _rotary(c: _Constant, by: Reader) -> Decision | None:
@@ -222,7 +224,7 @@ def _rotary(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _bias_or_scale(c: _Constant, by: Reader) -> Decision | None:
-    """A bias or scale: one number per feature, behind a product or a normalisation."""
+    """A bias or scale: one number per feature, after a product or a normalisation."""
     if by.binding.op not in ("Add", "Sum", "Mul") or not c.in_a_line or not by.others:
         return None
     kind, source = before(by.others[0], c.fixed)
@@ -230,20 +232,20 @@ def _bias_or_scale(c: _Constant, by: Reader) -> Decision | None:
         c.one and (c.name == "constant" or not c.v.shape or columns(source) != 1)
     ):
         return None
-    return _yes(f"{'scale' if by.binding.op == 'Mul' else 'bias'} behind a {kind}")
+    return _yes(f"{'scale' if by.binding.op == 'Mul' else 'bias'} after a {kind}")
 
 
 def _number(c: _Constant, by: Reader) -> Decision | None:
-    """One element: a parameter by its name, or a number that no formula has."""
+    """One element: a parameter by its name, or a number that belongs to no known formula."""
     if not c.one:
         return None
     if c.name in _OWNED:
         return _yes("a number that has a parameter's name")
     if c.name == "constant" or c.v.is_constant > (c.v.initializer is not None):
-        return _no("a number of the formula")
+        return _no("a constant of the formula")
     if c.array is not None and is_formula_number(float(c.array.flat[0])):
-        return _no(f"a number of the formula, {float(c.array.flat[0]):g}")
-    return _yes("a number that no formula has")
+        return _no(f"a constant of the formula, {float(c.array.flat[0]):g}")
+    return _yes("a number that belongs to no known formula")
 
 
 def _position_bias(c: _Constant, by: Reader) -> Decision | None:
@@ -251,21 +253,21 @@ def _position_bias(c: _Constant, by: Reader) -> Decision | None:
     if by.binding.op not in ("Add", "Sum") or not in_front_of_softmax(by.binding.out):
         return None
     if c.pattern and not c.named:
-        return _no(f"added in front of a Softmax, {c.pattern}: a mask or distances")
+        return _no(f"added before a Softmax, {c.pattern}: a mask or distances")
     return _yes("added to scores: a learned position bias")
 
 
 def _statistic(c: _Constant, by: Reader) -> Decision | None:
     """A statistic: means are subtracted, spreads divide; weights are added or multiplied."""
     if by.binding.op == "Sqrt" and by.binding.out in c.fixed:
-        return _no("under a root: a variance")
+        return _no("operand of a square root: a variance")
     divides = by.binding.op == "Div"
     if by.slot != 1 or not (divides or by.binding.op == "Sub") or c.name in _OWNED:
         return None
     if c.name != "constant" and not standardises(by, c.fixed):
         return None
     return _no(
-        "a spread of data: it is divided by" if divides else "a mean of data: it is subtracted"
+        "standard deviation of data: a divisor" if divides else "mean of data: it is subtracted"
     )
 
 
@@ -278,9 +280,9 @@ def _with_a_pattern(c: _Constant, by: Reader) -> Decision | None:
 _TRAINED = {
     "Add": "added to activations: learned positions or a bias",
     "Sum": "added to activations: learned positions",
-    "Mul": "multiplied with activations: a learned scale",
-    "Concat": "joined to activations: a learned token",
-    "Where": "put in by a mask: a learned token",
+    "Mul": "multiplied by activations: a learned scale",
+    "Concat": "concatenated with activations: a learned token",
+    "Where": "inserted by a mask: a learned token",
 }
 
 

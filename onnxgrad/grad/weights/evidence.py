@@ -117,7 +117,7 @@ _SMOOTH = 0.1
 
 
 def is_hiding(array: Array) -> bool:
-    """Whether the array contains -inf or a huge negative number, which hides a score when added."""
+    """Whether the array contains -inf or a large negative number, which hides scores when added."""
     return bool(array.size and np.min(array.astype(np.float64)) <= _HIDING)
 
 
@@ -146,7 +146,7 @@ def pattern(array: Array) -> str:
     """
     values = array.astype(np.float64)
     if is_hiding(array):
-        return "huge negative numbers hide"
+        return "large negative numbers"
     if values.size and np.all(values == values.flat[0]):
         return f"all {values.flat[0]:g}"
     if np.all(np.round(values) == values):

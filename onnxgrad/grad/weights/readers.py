@@ -141,36 +141,36 @@ WEIGHTS: Mapping[str, Mapping[int, str]] = {
     "Einsum": dict.fromkeys(range(8), "factor of an Einsum"), "BatchNormalization": NORM,
     "InstanceNormalization": NORM, "GroupNormalization": NORM, "GroupNorm": NORM,
     "LayerNormalization": NORM, "RMSNormalization": NORM, "SimplifiedLayerNormalization": NORM,
-    "SkipLayerNormalization": {2: NORM[1], 3: NORM[2], 4: "bias behind a product"},
-    "SkipSimplifiedLayerNormalization": {2: NORM[1], 3: "bias behind a product"},
+    "SkipLayerNormalization": {2: NORM[1], 3: NORM[2], 4: "bias after a product"},
+    "SkipSimplifiedLayerNormalization": {2: NORM[1], 3: "bias after a product"},
     "EmbedLayerNormalization": {**dict.fromkeys((2, 3, 4), TABLE), 5: NORM[1], 6: NORM[2]},
     "Gather": {0: TABLE}, "GatherND": {0: TABLE}, "GatherElements": {0: TABLE},
     "LSTM": {**_RECURRENT, 7: "peepholes"}, "GRU": _RECURRENT, "RNN": _RECURRENT,
     "PRelu": {1: "slope of PRelu"},
     "GemmFastGelu": {**_MATRIX, 2: "bias of a product"},
-    "SkipGroupNorm": {**NORM, 4: "bias behind a product"},
-    "BiasAdd": {1: "bias behind a product"}, "BiasSplitGelu": {1: "bias behind a product"},
-    "BiasGelu": {1: "bias behind a product"}, "FastGelu": {1: "bias behind a product"},
+    "SkipGroupNorm": {**NORM, 4: "bias after a product"},
+    "BiasAdd": {1: "bias after a product"}, "BiasSplitGelu": {1: "bias after a product"},
+    "BiasGelu": {1: "bias after a product"}, "FastGelu": {1: "bias after a product"},
     "GroupQueryAttention": {14: NORM[1], 15: NORM[1]},
 }  # fmt: skip
 
 # the operands that are not weights, by operator
 OTHERS: Mapping[str, Mapping[int, str]] = {
     "BatchNormalization": {
-        3: "running mean: moved by averaging",
-        4: "running variance: moved by averaging",
+        3: "running mean: updated by averaging",
+        4: "running variance: updated by averaging",
     },
     "Resize": {1: "region of a Resize", 2: "scales of a Resize"},
     "Upsample": {1: "scales of a Resize"},
     "Dropout": {1: "ratio of a Dropout"},
-    "Pad": {2: "what a Pad fills in"},
+    "Pad": {2: "fill value of a Pad"},
     "OneHot": {2: "values of a OneHot"},
     "QuantizeLinear": {1: "scale of a quantisation"},
     "DequantizeLinear": {1: "scale of a quantisation"},
     "StraightThrough": {1: "scale of a quantisation"},
     "GatherBlockQuantized": {2: "scale of a quantisation"},
-    "SoftmaxCrossEntropyLoss": {2: "weights of a loss's classes"},
-    "NegativeLogLikelihoodLoss": {2: "weights of a loss's classes"},
+    "SoftmaxCrossEntropyLoss": {2: "class weights of a loss"},
+    "NegativeLogLikelihoodLoss": {2: "class weights of a loss"},
     "STFT": {2: "window of an STFT"},
     "GridSample": {1: "grid of a GridSample"},
     "GroupQueryAttention": dict.fromkeys((7, 8), "cosines or sines of a rotary embedding"),
@@ -178,8 +178,8 @@ OTHERS: Mapping[str, Mapping[int, str]] = {
 }
 # the weights of contrib operators that share their name with one of ONNX
 _CONTRIB: Mapping[str, Mapping[int, str]] = {
-    "Attention": {1: "matrix of a product", 2: "bias behind a product"},
-    "MultiHeadAttention": {3: "bias behind a product"},
+    "Attention": {1: "matrix of a product", 2: "bias after a product"},
+    "MultiHeadAttention": {3: "bias after a product"},
 }
 FILTERS = frozenset({_FILTER[1], _MATRIX[0]})
 

@@ -154,7 +154,7 @@ def _of_unsqueeze(c: Call) -> Shape | None:
 
 
 def _axes(c: Call, index: int, rank: int | None) -> set[int] | None:
-    """Returns axes as non-negative numbers, also those that onnx cannot see behind an Identity."""
+    """Returns axes as non-negative numbers, also those that onnx cannot see after an Identity."""
     axes = c.numbers(index)
     if rank is None or axes is None or any(not -rank <= axis < rank for axis in axes):
         return None

@@ -97,7 +97,7 @@ def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline:
 
 
 # Output channels of a branch up to which merging pays on onnxruntime's CPU provider, for 1x1 and
-# for larger kernels. Three branches behind a Conv and Relu, 32 or 128 input channels, 14x14 or
+# for larger kernels. Three branches after a Conv and Relu, 32 or 128 input channels, 14x14 or
 # 56x56, time merged / separate: 1x1 kernels 0.66-0.90 up to 8 channels, 0.89-1.08 at 16, 0.96-1.45
 # at 32; 3x3 kernels 0.39-0.61, 0.67-0.80, 0.93-1.19.
 NARROW_POINT, NARROW = 8, 16

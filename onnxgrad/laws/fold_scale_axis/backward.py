@@ -1,4 +1,4 @@
-"""Moves a per-channel multiply behind a product into the product's weight (Relay's
+"""Moves a per-channel multiply after a product into the product's weight (Relay's
 BackwardFoldScaleAxis).
 """
 

@@ -1,4 +1,4 @@
-"""Base classes of losses: scalars emitted behind a model's outputs, with labels as new inputs."""
+"""Base classes of losses: scalars emitted after a model's outputs, with labels as new inputs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Loss(metaclass=Declared):
 
     @abstractmethod
     def emit(self, place: Place) -> Var:
-        """Emit the scalar behind the model's values. Raises InputError if the values do not fit."""
+        """Emit the scalar after the model's values. Raises InputError if the values do not fit."""
 
     def __str__(self) -> str:
         """Return the text of the loss: its name and the options that differ from their defaults."""

@@ -180,7 +180,7 @@ def _forward(log_p: Var, path: Var, steps: Var, ends: Var | None) -> Var:
 
 
 def _at_the_end(alpha: Var, lengths: Var) -> Var:
-    """Return log(alpha(2 L) + alpha(2 L - 1)), at or behind the last label, of shape (N,)."""
+    """Return log(alpha(2 L) + alpha(2 L - 1)), at or after the last label, of shape (N,)."""
     last = op.Unsqueeze(2 * lengths, [1])
     before = op.GatherElements(alpha, op.Max(last - 1, np.int64(0)), axis=1)
     before = op.Where(op.Greater(last, 0), before, constant(_NEVER, alpha.dtype))

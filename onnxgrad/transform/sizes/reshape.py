@@ -117,7 +117,7 @@ def _placed(node: Node, given: Shape, wanted: Sequence[int]) -> Shape:
     numbers = [node.number(p) for p in parts]
     if 0 in numbers or 0 in wanted:
         raise Refused("it has no elements in the file")
-    inner = np.cumprod([1, *numbers[::-1]])[::-1][1:]  # elements behind each part
+    inner = np.cumprod([1, *numbers[::-1]])[::-1][1:]  # elements after each part
     found: list[Size] = []
     used: set[int] = set()
     behind = int(np.prod(wanted, dtype=np.int64))

@@ -41,7 +41,7 @@ def test_weights_and_what_is_none(run: Run) -> None:
     assert (
         "weight (52)" in done.out
         and "more (-v)" in done.out
-        and "a mask: huge negative numbers hide" in done.out
+        and "a mask of large negative numbers" in done.out
     )
     every = run("inspect", model, "--weights", "-v").out
     assert "transformer.h.3.mlp.c_proj.bias" in every and "more (-v)" not in every

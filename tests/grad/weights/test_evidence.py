@@ -83,7 +83,7 @@ def f32(values: Any) -> Any:
         (np.sort(RNG.standard_normal(9)), "in order"),
         (np.sort(RNG.standard_normal(9))[::-1], "in order"),
         (np.hanning(64)[1:-1], "a smooth curve"),
-        ([[0, -np.inf], [0, 0]], "huge negative numbers hide"),
+        ([[0, -np.inf], [0, 0]], "large negative numbers"),
         (np.sin(ANGLES), "sines of the position"),
         (np.cos(ANGLES)[None, None], "sines of the position"),
         (np.concatenate([np.sin(ANGLES), np.cos(ANGLES)], 1), "sines of the position"),

@@ -88,8 +88,8 @@ LEFT_OUT = {
     "gpt2": {"where": "a mask"},
     "llama": {"where": "a mask", "unsqueeze_14": "rotary", "unsqueeze_15": "rotary"},
     "unet": {
-        "val_8": "a normalisation that is followed by a scale",
-        "val_11": "a normalisation that is followed by a scale",
+        "val_8": "in a normalisation, and a scale follows",
+        "val_11": "in a normalisation, and a scale follows",
     },
     "lstm_tagger": {
         "/model/both/Expand_output_0": "initial state",
@@ -104,7 +104,7 @@ def test_the_reason_is_told(name: str) -> None:
     arrays = {
         n: d.why
         for n, d in found.items()
-        if not d.is_weight and "number of the formula" not in d.why
+        if not d.is_weight and "constant of the formula" not in d.why
     }
     assert arrays.keys() == LEFT_OUT[name].keys()
     assert all(why in arrays[n] for n, why in LEFT_OUT[name].items())
@@ -180,7 +180,7 @@ def test_numbers_of_formulas(number: float, name: str) -> None:
     found = decided(
         model_of(f"a = Mul (x, {name}) y = ReduceSum <keepdims = 0> (a)", {name: number})
     )
-    assert not found[name].is_weight and "number of the formula" in found[name].why
+    assert not found[name].is_weight and "constant of the formula" in found[name].why
 
 
 def test_a_constant_node_of_one_element_is_a_number() -> None:
@@ -203,7 +203,7 @@ SINES = np.concatenate([np.sin(POSITIONS), np.cos(POSITIONS)], 1)
     [
         (SCORES, CAUSAL[None], "mask"),
         (SCORES, np.where(np.tri(8), 0, -10000.0)[None], "mask"),
-        (SCORES, np.zeros((1, 8, 8)), "in front of a Softmax, all 0"),
+        (SCORES, np.zeros((1, 8, 8)), "before a Softmax, all 0"),
         (
             SCORES,
             -0.25 * np.abs(np.arange(8)[:, None] - np.arange(8))[None] + 0.1,
