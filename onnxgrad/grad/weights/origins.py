@@ -13,12 +13,19 @@ from collections.abc import Collection
 
 from onnxgrad.grad.weights.evidence import evidence
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.program import Program
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CALL = "pkg.torch.onnx.fx_node"
 _RULE = "pkg.onnxscript.rewriter.rule_name"
 # the inputs of an exported program that are values of modules
 _INPUT = re.compile(r"%([pb]_\w+)")
+# the list of a network's parameters, and an entry of it: the input, and the name in the network
+_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+_PARAMETER = re.compile(r"\b(p_\w+)(?:: PARAMETER |'\), )target='([^']+)'")
+# names of normalisations; another module of one parameter may be a table that was read at constant
+# rows, which became an initializer, or the second name of a tied one
+_NORM = re.compile(r"norm|(\b|_)ln(\b|_|\d)", re.IGNORECASE)
 # TorchScript's path of a node: modules, then the operator
 _PATH = re.compile(r"/(?:(?P<modules>.+)/)?[A-Z]\w*")
 _AGAIN = re.compile(r"_\d+$")
@@ -125,6 +132,27 @@ class Origins:
             held = names and module.startswith(f"{names[-1]}.")
             names = [*names[:-1], module] if held else [*names, module]
         return ".".join(names)
+
+
+def without_layer(program: Program) -> list[str]:
+    """Return the parameters that torch.export lists and that no node of the file has: none was made
+    from a call that names a parameter of their module, nor inside of the module.
+    """
+    text = next((e.value for e in program.proto.graph.metadata_props if e.key == _SIGNATURE), "")
+    named: set[str] = set()
+    present: set[str] = set()
+    for b in (b for block in program.blocks() for b in block.walk()):
+        named.update(_INPUT.findall(_noted(b, _CALL)))
+        present.update(scopes(b)[:-1])
+    parameters = [(name, of.rpartition(".")[0], of) for name, of in _PARAMETER.findall(text)]
+    present.update(name.rpartition(".")[0] for name in program.main.initializers)
+    present.update(module for name, module, _ in parameters if name in named)
+    lost: dict[str, list[str]] = {}
+    for _, module, of in parameters if named else ():  # else the nodes have no metadata
+        if module not in present:
+            lost.setdefault(module, []).append(of)
+    found = (n for m, n in lost.items() if len(n) > 1 or _NORM.search(m.rpartition(".")[2]))
+    return [name for names in found for name in names]
 
 
 def _ends(name: str) -> dict[str, str]:

@@ -120,7 +120,7 @@ def untie(
                 f"untie '{name}': no weight of this name is read by several layers{near}"
             )
     untied: list[Untied] = []
-    notes = [_folded_note(found)] if found.folded else []
+    notes = list(_notes_on_lost(found, program))
     doubtful = []
     for s in found.shared:
         is_named = any(fnmatchcase(s.weight.name, name) for name in named)
@@ -362,16 +362,28 @@ def _missing_note(names: Sequence[str]) -> Note:
     return Note(frozenset(names), text)
 
 
-def _folded_note(found: Findings) -> Note:
-    about = frozenset(v.name for b in found.folded for v in b.inputs[1:] if v is not None)
+def _notes_on_lost(found: Findings, program: Program) -> Iterable[Note]:
+    """Yield the notes on what cannot be restored: folded layers, and missing ones, which concern
+    all weights that are no matrices.
+    """
     page = option("onnxgrad help training", "the page `training`")
-    names = [b.node.name or b.out.name for b in found.folded]
-    text = (
-        f"BatchNormalization is folded into the weights of {counted(len(names), 'layer')} "
-        f"({_listed(names)}), which train instead: to train it, export the model in training mode "
-        f"({page})"
-    )
-    return Note(about, text)
+    if found.folded:
+        about = frozenset(v.name for b in found.folded for v in b.inputs[1:] if v is not None)
+        names = [b.node.name or b.out.name for b in found.folded]
+        text = (
+            f"BatchNormalization is folded into the weights of {counted(len(names), 'layer')} "
+            f"({_listed(names)}), which train instead: to train it, export the model in training "
+            f"mode ({page})"
+        )
+        yield Note(about, text)
+    if found.lost:
+        about = frozenset(v.name for v in weights_of(program) if (v.rank or 0) < 2)
+        text = (
+            f"the file lacks the layer of {counted(len(found.lost), 'parameter')} of the network "
+            f"({_listed(found.lost)}): nothing uses them, or the exporter merged equal layers or "
+            f"folded them; an export with optimize=False keeps used ones ({page})"
+        )
+        yield Note(about, text)
 
 
 def _listed(names: Sequence[str]) -> str:

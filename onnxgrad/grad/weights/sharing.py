@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from onnxgrad.grad.weights.copies import Copy, find_copies, product_readers, weights_of
 from onnxgrad.grad.weights.decision import decide
 from onnxgrad.grad.weights.evidence import is_uniform
-from onnxgrad.grad.weights.origins import Origins, parameter_name, rules
+from onnxgrad.grad.weights.origins import Origins, parameter_name, rules, without_layer
 from onnxgrad.grad.weights.readers import (
     NORM,
     PRODUCTS,
@@ -105,13 +105,15 @@ class Missing:
 @dataclass(frozen=True)
 class Findings:
     """Initializers that may be several parameters, missing biases, convolutions with a folded
-    BatchNormalization, and weights with equal elements that may be one parameter.
+    BatchNormalization, weights with equal elements that may be one parameter, and the names of
+    parameters whose layers are missing.
     """
 
     shared: tuple[Shared, ...]
     missing: tuple[Missing, ...]
     folded: tuple[Binding, ...]
     copies: tuple[Copy, ...]
+    lost: tuple[str, ...]
 
 
 def find_merged(program: Program) -> Findings:
@@ -135,6 +137,7 @@ def find_merged(program: Program) -> Findings:
             for c in copies
             if c.certain or not known.differ(c.weight, c.copy)
         ),
+        tuple(without_layer(program)),
     )
 
 

@@ -279,6 +279,26 @@ def test_a_folded_normalisation_is_said() -> None:
     )
 
 
+def test_a_layer_that_was_merged_with_an_equal_one_is_named() -> None:
+    """Both norms of a parallel block, as in GPT-NeoX: torch.export's list of parameters shows it."""
+    model = language()
+    (first, *_) = [n for n in model.graph.node if n.op_type == "LayerNormalization"]
+    first.metadata_props.add(
+        key="pkg.torch.onnx.fx_node", value="call(%x, (24,), %p_h_0_ln_1_weight, %p_h_0_ln_1_bias)"
+    )
+    names = ("ln_1.weight", "ln_1.bias", "ln_2.weight", "ln_2.bias", "place.weight", "norm2.scale")
+    listed = "\n".join(f"p_h_0_{n.replace('.', '_')}: PARAMETER target='h.0.{n}'" for n in names)
+    signature = "pkg.torch.export.ExportedProgram.graph_signature"
+    model.graph.metadata_props.add(key=signature, value=f"# inputs\n{listed}\n")
+    lost = ("h.0.ln_2.weight", "h.0.ln_2.bias", "h.0.norm2.scale")
+    assert find_merged(load_own(model)).lost == lost
+    (note,) = [n for n in step_of(model).notes if "lacks the layer" in n]
+    assert "of 3 parameters of the network ('h.0.ln_2.weight'" in note and "optimize=False" in note
+    assert not any("lacks the layer" in n for n in step_of(model, wrt="head").notes)
+    del first.metadata_props[:]  # a tool that drops the metadata of nodes
+    assert find_merged(load_own(model)).lost == ()
+
+
 def test_the_command_says_it_and_inspect_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

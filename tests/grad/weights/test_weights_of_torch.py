@@ -8,6 +8,8 @@ from typing import Any
 import onnx
 import pytest
 
+from onnxgrad.grad.weights.sharing import find_merged
+from onnxgrad.ir.load import load_own
 from tests.grad.weights.test_weights import weights
 
 pytestmark = pytest.mark.torch
@@ -102,3 +104,29 @@ def test_named_parameters(tmp_path: Path, options: dict[str, Any]) -> None:
         assert not found & buffers
     if not options.get("optimize", True):
         assert found == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("optimize", [False, True])
+def test_equal_layers_that_the_exporter_merged_are_named(tmp_path: Path, optimize: bool) -> None:
+    """The file has one of two norms that start equal and read the same value, as in GPT-NeoX."""
+    nn = torch.nn
+
+    class Parallel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(6), nn.LayerNorm(6)
+            self.attn, self.mlp = nn.MultiheadAttention(6, 2, batch_first=True), nn.Linear(6, 6)
+            self.place = nn.Embedding(5, 6)
+
+        def forward(self, x: Any) -> Any:
+            x = x + self.place(torch.arange(5))
+            q = self.norm1(x)
+            return x + self.attn(q, q, q)[0] + self.mlp(self.norm2(x))
+
+    path = tmp_path / "m.onnx"
+    torch.onnx.export(
+        Parallel().eval(), (torch.randn(2, 5, 6),), path, dynamo=True, optimize=optimize
+    )
+    lost = ("norm2.weight", "norm2.bias") if optimize else ()
+    assert find_merged(load_own(path)).lost == lost
