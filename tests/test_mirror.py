@@ -40,6 +40,8 @@ HOMES: dict[str, dict[str, str]] = {
     },
     "a step of what this file tests whole": {
         "transform/sizes/agreement": "transform/test_open_sizes",
+        "transform/sizes/bodies": "transform/test_open_bodies",
+        "transform/sizes/ones": "transform/test_open_ones",
         "transform/sizes/constants": "transform/test_open_sizes",
         "transform/sizes/expressions": "transform/test_open_sizes",
         "transform/sizes/node": "transform/test_open_sizes",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import ModelProto
+from onnx import ValueInfoProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.ir.protobufs import copy_of, every_node, graphs_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
@@ -23,7 +24,6 @@ from onnxgrad.wording import first_of, option, perhaps
 
 _PREPARE = "inline{names=*},open-if,remove-unused"
 _SAMPLES = 24  # sizes at which the conditions are tried
-_FEWEST = 2  # a size of 1 broadcasts, and stands anywhere in a shape
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def open_dimensions(
             trial = program_of(copy_of(proto), program.folder, digests=program.digests)
             readings = Readings(picked, sizes={**found.readings.sizes})
             _steps(follow_sizes(trial, values, follow, readings), values)
-            shapes = [{b.out.name: b.out.shape for b in p.main.walk()} for p in (opened, trial)]
-            return all(shapes[0][name] != shapes[1].get(name) for name in picked)
+            made = [{b.out.name: _made(b) for b in p.main.walk()} for p in (opened, trial)]
+            return all(made[0][name] != made[1].get(name) for name in picked)
 
         _one_reading(opened, found.readings, other_reading(found.readings, goes))
     most, remarks = _most(found)
@@ -77,6 +77,12 @@ def open_dimensions(
     return OpenedSizes(final, values, steps, most, tuple(found.numbers), tuple(notes))
 
 
+def _made(b: Binding) -> object:
+    """Return what a reading of a node's numbers changes: shapes, and how often a Loop runs."""
+    runs = b.inputs[0] if b.op == "Loop" and not b.domain else None
+    return [v and v.shape for v in b.outputs], runs is not None and runs.is_constant
+
+
 def _one_reading(program: Program, readings: Readings, doubt: tuple[str, str, str] | None) -> None:
     """Raise InputError if numbers of a node have two readings."""
     if doubt is not None:
@@ -84,10 +90,11 @@ def _one_reading(program: Program, readings: Readings, doubt: tuple[str, str, st
         b = next(b for b in program.main.walk() if b.out.name == made)
         name = b.node.name or made
         follow = option(f"--follow {name}", f"follow=[{name!r}]")
+        every = "" if made in readings.alone else f" ({EVERY!r}: all nodes)"
         reference = option("--reference FILE", "reference=FILE")
         raise InputError(
             f"{name_of(b)}: at other sizes it has {first} or {other}, and the model works with "
-            f"both: pass {follow} for {readings.follows[made]} ({EVERY!r}: all nodes), compare "
+            f"both: pass {follow} for {readings.follows[made]}{every}, compare "
             f"with another export ({reference}), or export with a size that no other axis has"
         )
 
@@ -117,15 +124,13 @@ def _place(inputs: Mapping[str, Var], name: str, where: str) -> tuple[str, int, 
         raise InputError(f"{where}: '{name}' is not an axis of an input{perhaps(name, known)}")
     shape, axis = inputs[base].shape, int(number[:4])
     size = None if shape is None or axis >= len(shape) else shape[axis]
-    if not isinstance(size, int) or size < _FEWEST:
-        raise InputError(
-            f"{where}: axis {axis} of {inputs[base].type} has no fixed size of {_FEWEST} or more"
-        )
+    if not isinstance(size, int) or size < 1:
+        raise InputError(f"{where}: axis {axis} of {inputs[base].type} has no fixed size")
     return base, axis, size
 
 
 def _known_nodes(program: Program, follow: Collection[str]) -> None:
-    nodes = {name for b in program.main.bindings for name in (b.node.name, b.out.name)}
+    nodes = {name for b in program.main.walk() for name in (b.node.name, b.out.name)}
     for name in follow:
         if name not in nodes and name != EVERY:
             where = option(f"--follow {name}", f"follow={name!r}")
@@ -141,12 +146,17 @@ def _declared(program: Program, places: Mapping[str, list[tuple[str, int, int]]]
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if (value.name, axis) in axes:
                 dim.dim_param = axes[value.name, axis]
-    _without_sizes(made)
+    _without_sizes(made.graph.output)
+    for node in every_node(made.graph.node):
+        for body in graphs_of(node):
+            del body.value_info[:]
+            counters = 2 if node.op_type == "Loop" else 0
+            _without_sizes((*body.input[counters:], *body.output))
     return program_of(made, program.folder, digests=program.digests)
 
 
-def _without_sizes(model: ModelProto) -> None:
-    for value in model.graph.output:
+def _without_sizes(values: Iterable[ValueInfoProto]) -> None:
+    for value in values:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
 

@@ -26,6 +26,12 @@ def for_any_size(v: Var, wanted: Mapping[int, Size], at: RunTimeSizes) -> tuple[
     array = v.const
     if array is None:
         raise Refused(f"'{v.name}' is not a constant")
+    single = next((a for a in wanted if array.shape[a] == 1), None)
+    if single is not None:
+        raise Refused(
+            f"constant '{v.name}' {v.type} holds one position on axis {single}, which says nothing "
+            f"of others: export with a size of {_FEWEST} or more"
+        )
     alone = {a: d for a, d in wanted.items() if _same(array, a)}
     rest = {a: d for a, d in wanted.items() if a not in alone}
     for axis in alone:

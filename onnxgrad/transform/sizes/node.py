@@ -33,6 +33,7 @@ class Readings:
     offered: dict[str, dict[str, None]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     follows: dict[str, str] = field(default_factory=dict)  # the reading that a user may ask for
+    alone: set[str] = field(default_factory=set)  # nodes that the user must name for that
 
 
 @dataclass

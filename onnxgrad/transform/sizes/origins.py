@@ -12,7 +12,8 @@ from onnxgrad.batching.registry import names
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
@@ -26,12 +27,14 @@ from onnxgrad.wording import option
 _PROBE = "size_that_is_followed"
 # operators with other numbers that may follow a size
 _VAGUE = frozenset(
-    name
-    for _, name in names(
-        "TopK OneHot Pad Split Tile Slice Resize Upsample Expand Range If Loop Scan"
-    )
+    name for _, name in names("TopK OneHot Pad Split Tile Slice Resize Upsample Expand Range")
 )
 Wanted: TypeAlias = Mapping[int, Size]
+
+
+def states_of(b: Binding) -> int:
+    """Return the number of states of a Loop or Scan."""
+    return len(b.inputs) - (2 if b.op == "Loop" else int(b.attr("num_scan_inputs")))
 
 
 class Origins:
@@ -54,7 +57,24 @@ class Origins:
             self._indexes(b, k, v, wanted)
             b.block.set_operand(b, k, self._constant(v, wanted))
             return
+        self._trace(v, wanted)
+
+    def result(self, block: BindingBlock, i: int, wanted: Wanted) -> None:
+        """Set axes of output `i` of a body to the `wanted` sizes. Raises Refused."""
+        v = block.outputs[i]
+        if v.const is None:
+            self._trace(v, wanted)
+            return
+        made = self._constant(v, wanted)
+        with emitting(block, made_by="open-batch"):
+            block.return_instead(v, op.Identity(made))
+
+    def _trace(self, v: Var, wanted: Wanted) -> None:
+        """Set axes of a value to the `wanted` sizes where it is computed."""
         d = v.definition
+        if d is None and v.block.owner is not None:
+            self._outside(v, v.block.owner, wanted)
+            return
         if d is None or v.is_input:
             axis, size = next(iter(wanted.items()))
             name = next(iter(self.at.opened), "")
@@ -68,8 +88,38 @@ class Origins:
             self.done.add(key)
             self._back(d, v, wanted)
 
+    def _outside(self, v: Var, owner: Binding, wanted: Wanted) -> None:
+        """Set axes of an operand of Loop or Scan that is an input of its body."""
+        k = v.block.inputs.index(v)
+        first = states_of(owner) if owner.op == "Scan" else len(v.block.inputs)
+        if k >= first:
+            axes = owner.attr("scan_input_axes") or [0] * len(v.block.inputs)
+            walked = int(axes[k - first]) % ((v.rank or 0) + 1)
+            wanted = {a + (a >= walked): d for a, d in wanted.items()}
+        self.follow(owner, k, wanted)
+
+    def _inside(self, d: Binding, v: Var, wanted: Wanted) -> None:
+        """Set axes of a result of If, Loop or Scan in its bodies."""
+        i = d.outputs.index(v)
+        if d.op == "If":
+            for block in d.blocks.values():
+                self.result(block, i, wanted)
+            return
+        ends, first, states = (1, 2, states_of(d)) if d.op == "Loop" else (0, 0, states_of(d))
+        if i < states:
+            self.follow(d, first + i, wanted)
+            return
+        axes = d.attr("scan_output_axes") or [0] * len(d.outputs)
+        made = int(axes[i - states]) % (v.rank or 1)
+        if made in wanted:
+            raise Refused(f"axis {made} of '{v.name}' is as long as {d.op} runs")
+        self.result(d.blocks["body"], ends + i, {a - (a > made): n for a, n in wanted.items()})
+
     def _back(self, d: Binding, v: Var, wanted: Wanted) -> None:
         """Set axes of a node's result to the `wanted` sizes."""
+        if d.op in ("If", "Loop", "Scan") and not d.domain:
+            self._inside(d, v, wanted)
+            return
         before: dict[int, dict[int, Size]] = {}
         for axis, size in wanted.items():
             places = self._sources(d, v, axis)

@@ -50,6 +50,8 @@ def _meanings(
                     made.append(_with(node, found, {i: found[k], k: size}))
                 elif wanted[k] == node.number(part) and rest is not None:
                     made.append(_with(node, found, {i: node.at.joined([found[k], rest]), k: part}))
+                elif node.number(size) == 1:  # it may be part of any other axis
+                    made.append(_with(node, found, {i: 1, k: node.at.joined([size, found[k]])}))
     meanings = {_text(node, found): found}
     for shape in made:
         meanings.setdefault(_text(node, shape), shape)
@@ -134,6 +136,8 @@ def _placed(node: Node, given: Shape, wanted: Sequence[int]) -> Shape:
         found.append(_size(node, size, [parts[i] for i in inside], size // taken))
     left = [i for i, p in enumerate(parts) if node.at.is_open(p) and i not in used]
     for i in left:
+        if numbers[i] == 1 and _slot(node, i, parts, inner.tolist(), wanted, found):
+            continue
         _divided(node, parts[i], numbers[i], int(inner[i]), wanted, found)
     return tuple(found)
 
@@ -142,6 +146,22 @@ def _size(node: Node, size: int, opened: Sequence[Size], rest: int) -> Size:
     if not opened:
         return size
     return node.at.joined([*opened, rest])
+
+
+def _slot(
+    node: Node, i: int, parts: Sequence[Size], inner: Sequence[int], wanted: Sequence[int],
+    found: list[Size],
+) -> bool:  # fmt: skip
+    """Put a size that is 1 in the file at an axis of size 1 with the same place in memory, in the
+    order of such axes from the end. Returns whether there is one.
+    """
+    behind = np.cumprod([1, *wanted[::-1]])[::-1][1:]
+    slots = [j for j, d in enumerate(wanted) if d == 1 and behind[j] == inner[i]]
+    after = sum(node.number(p) == 1 and inner[k] == inner[i] for k, p in enumerate(parts) if k > i)
+    free = [j for j in slots[: max(len(slots) - after, 1)] if found[j] == 1]
+    if free:
+        found[free[-1]] = parts[i]
+    return bool(free)
 
 
 def _divided(

@@ -15,7 +15,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.per_binding import types_of
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
-from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.transform.sizes.constants import for_any_size
 from onnxgrad.transform.sizes.expressions import Fixed
 from onnxgrad.transform.sizes.node import Node, Shape
@@ -46,7 +46,7 @@ def slice_(node: Node) -> Shape | None:
         _counts_from_the_start(starts[i], number, "start")
         if whole.get(i):
             changed[i] = _FAR
-        elif (i in whole or _is_late(ends[i], number)) and steps[i] == 1:
+        elif (i in whole or is_late(ends[i], number)) and steps[i] == 1:
             late[int(axis) % len(given)] = node.number(ends[i]) - node.number(starts[i])
     if changed != ends:
         node.numbers.update({f"the end {e} of {b.op} is that of its axis": None
@@ -94,18 +94,19 @@ def fixed_end(node: Node) -> tuple[Size, Size] | None:
     axes = node.elements(3, "axes") or range(len(starts))
     for end, axis in zip(ends, axes, strict=True):
         size = given[int(axis) % len(given)]
-        if node.at.is_open(size) and _is_late(end, node.number(size)):
+        if node.at.is_open(size) and is_late(end, node.number(size)):
             return end, size
     return None
 
 
-def _is_late(bound: Size, number: int) -> bool:
+def is_late(bound: Size, number: int) -> bool:
+    """Whether a bound in the second half of an axis may count from its end."""
     return isinstance(bound, int) and 0 < bound < number and 2 * bound > number
 
 
 def _counts_from_the_start(bound: Size, number: int, what: str) -> None:
     """Raise Refused if a positive bound may have meant a position counted from the end."""
-    if isinstance(bound, int) and _is_late(bound, number):
+    if isinstance(bound, int) and is_late(bound, number):
         raise Refused(
             f"its {what} {bound} of {number} may count from the end (write {bound - number}) or not"
         )
@@ -130,9 +131,16 @@ def gather(node: Node) -> Shape | None:
                 node.numbers[f"constant '{indices.name}' {indices.type} {how}"] = None
                 node.read(1, made)
             return None
+    _index(node, array, number)
+    return None
+
+
+def _index(node: Node, array: Array, number: int) -> None:
+    """Raise Refused if an index may have meant a position counted from the end."""
+    if number == 1 and array.size and not node.choose({"index 0": True, "index -1": False}):
+        raise Refused("its index 0 of 1 may be the first or the last")
     for index in np.unique(array).tolist():
         _counts_from_the_start(int(index), number, "index")
-    return None
 
 
 def elements(node: Node) -> Shape | None:
@@ -140,8 +148,7 @@ def elements(node: Node) -> Shape | None:
     given, indices = node.shape(), node.binding.operand(1)
     size = given[int(node.binding.attr("axis", 0)) % max(len(given), 1)]
     if indices is not None and indices.const is not None and node.at.is_open(size):
-        for index in np.unique(indices.const).tolist():
-            _counts_from_the_start(int(index), node.number(size), "index")
+        _index(node, indices.const, node.number(size))
     return None
 
 
@@ -157,8 +164,8 @@ def gather_nd(node: Node) -> Shape | None:
         if size is not None and node.at.is_open(size):
             number, column = node.number(size), array[..., i]
             axes = [a for a, count in enumerate(column.shape) if count == number]
-            for index in () if axes else np.unique(column).tolist():
-                _counts_from_the_start(int(index), number, "index")
+            if not axes:
+                _index(node, column, number)
             if axes and (len(axes) > 1 or wanted.setdefault(axes[0], size) != size):
                 raise Refused(f"its indices into an axis of size {size} are fixed")
     parts = [constant(array[..., i : i + 1], indices.dtype) for i in range(array.shape[-1])]
@@ -314,6 +321,16 @@ def space_to_depth(node: Node) -> Shape | None:
     return None
 
 
+def squeeze(node: Node) -> Shape | None:
+    """An open axis cannot be removed."""
+    given, axes = node.shape(), node.elements(1, "axes")
+    gone = range(len(given)) if axes is None else [int(a) % len(given) for a in axes]
+    for axis in gone:
+        if node.at.is_open(given[axis]) and node.number(given[axis]) == 1:
+            raise Fixed(f"it removes axis {axis}, whose size {node.at.plain(given[axis])} is open")
+    return None
+
+
 def recurrent(node: Node) -> Shape | None:
     """Constant sequence lengths are refused: they hold for the file's sizes."""
     lengths = node.binding.operand(4)
@@ -330,6 +347,7 @@ TARGETS: dict[str, _Rule] = {
     **dict.fromkeys(("GatherND", "ScatterND"), gather_nd),
     **dict.fromkeys(("GatherElements", "ScatterElements"), elements),
     "Split": split,
+    "Squeeze": squeeze,
     "Resize": resize,
     "TopK": top_k,
     "SpaceToDepth": space_to_depth,

@@ -21,8 +21,10 @@ from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.types import Dim, TensorType, Type, TypeMismatch
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.sizes.agreement import Meeting, meetings
+from onnxgrad.transform.sizes.bodies import Bodies
 from onnxgrad.transform.sizes.expressions import Expressions, Fixed
 from onnxgrad.transform.sizes.node import Node, Readings
+from onnxgrad.transform.sizes.ones import always_one
 from onnxgrad.transform.sizes.origins import NUMBERS, Origins
 from onnxgrad.transform.sizes.targets import TARGETS, fixed_end, fixed_targets
 from onnxgrad.wording import option
@@ -89,11 +91,11 @@ def follow_sizes(
     with emitting(main, made_by="open-batch"):
         for _ in range(_TURNS):
             main.schedule()
-            if not walk.changes(list(main.bindings)) and not walk.chances([*main.bindings]):
+            if not walk.changes(list(main.bindings)) and not walk.chances([*main.walk()]):
                 break
         emitter().discard()
-    walk.check_targets(main.bindings)
-    for b in main.bindings:
+    walk.check_targets([*main.walk()])
+    for b in main.walk():
         for v in b.outputs:
             if v is not None and isinstance(v.type, TensorType) and v.shape is not None:
                 plain = tuple(map(walk.at.plain, v.shape))
@@ -109,15 +111,19 @@ class _Walk:
         self._seen: dict[Binding, object] = {}
         self._known = KnownElements()
         self.origins = Origins(self.at, run_time, found.numbers, found.most)
+        self._bodies = Bodies(self.at, self.origins, self._each, self._met)
 
     def changes(self, bindings: Sequence[Binding]) -> bool:
         """Infer the types of every node in order. Returns whether a node changed."""
         self._known = KnownElements()
         self.origins.done.clear()
+        return self._each(bindings)
+
+    def _each(self, bindings: Sequence[Binding]) -> bool:
         changed = False
         for b in bindings:
             key, operands = self._key(b), [*b.inputs]
-            if self._seen.get(b) == key:
+            if self._seen.get(b) == key and not b.blocks:
                 continue
             try:
                 again = self._visit(b)
@@ -160,18 +166,11 @@ class _Walk:
     def _visit(self, b: Binding) -> bool:
         touched = [v for v in b.reads() if self._touched(v)]
         if b.blocks:
-            if touched:
-                raise Refused(f"its body reads '{touched[0].name}', whose size is open")
-            return False
+            return self._nested(b, touched)
         if not touched:
             self._type(b, types_of(b, self._known), ())
             return self._as_large(b)
-        wanted: dict[int, dict[int, Size]] = {}
-        for meeting in self._meetings(b):
-            self._meet(b, meeting, wanted)
-        if wanted:
-            for k, axes in wanted.items():
-                self.origins.follow(b, k, axes)
+        if self._met(b, self._meetings(b)):
             return True
         node = self._node(b)
         rule = TARGETS.get(b.op) if b.domain == "" else None
@@ -181,6 +180,27 @@ class _Walk:
         types = [shape] if shape is not None and len(b.outputs) == 1 else ()
         self._type(b, self._types(b), types)
         return self._as_large(b)
+
+    def _nested(self, b: Binding, touched: Sequence[Var]) -> bool:
+        """Follow sizes through the bodies of a node. Returns whether a node changed."""
+        try:
+            types = self._bodies.follow(self._node(b), touched)
+        except Refused:
+            if touched:
+                raise
+            return False
+        if types is not None:
+            self._type(b, types, ())
+        return types is None
+
+    def _met(self, b: Binding, meetings: Iterable[Meeting]) -> bool:
+        """Make axes of operands agree. Returns whether one changed."""
+        wanted: dict[int, dict[int, Size]] = {}
+        for meeting in meetings:
+            self._meet(b, meeting, wanted)
+        for k, axes in wanted.items():
+            self.origins.follow(b, k, axes)
+        return bool(wanted)
 
     def chances(self, bindings: Sequence[Binding]) -> bool:
         """Make axes follow an open size that they equal in the file, if that reading is picked.
@@ -206,7 +226,8 @@ class _Walk:
         own = {len(shape) - len(given) + i: d for i, d in enumerate(given)}
         meanings: dict[str, dict[int, str]] = {}
         for symbol, number in self.found.readings.sizes.items():
-            axes = [a for a, size in enumerate(shape) if size == number and own.get(a) != size]
+            made = [number == 1 or own.get(a) != size for a, size in enumerate(shape)]
+            axes = [a for a, size in enumerate(shape) if size == number and made[a]]
             for follows in product((False, True), repeat=min(len(axes), _AXES)):
                 picked = {a: symbol for a, f in zip(axes, follows, strict=False) if f}
                 text = (str(picked.get(a, d)) for a, d in enumerate(shape))
@@ -270,7 +291,11 @@ class _Walk:
         best = min(opened.values(), key=lambda d: (len(str(self.at.plain(d))), str(d)))
         number = self.at.at(best)
         for (k, axis), size in sizes_at.items():
-            if self.at.same(size, best) or (meeting.broadcasts and size == 1):
+            if self.at.same(size, best):
+                continue
+            if meeting.broadcasts and size == 1:
+                if number == 1 and not always_one(b.inputs[k], axis):
+                    self._broadcast(b, k, axis, best)
                 continue
             if self.at.at(size) != number:
                 raise Fixed(self._apart(b, k, axis, best))
@@ -279,6 +304,18 @@ class _Walk:
                 continue
             self._condition(size, best, b)
             self._rename(b.inputs[k], axis, best)
+
+    def _broadcast(self, b: Binding, k: int, axis: int, best: Size) -> None:
+        """An axis of size 1 meets an open size that is 1 in the file: it broadcasts, or else is
+        longer at other sizes. Only the user who names the node can say which.
+        """
+        v, plain, node = b.inputs[k], self.at.plain(best), self._node(b)
+        node.follows = not {b.node.name, b.out.name}.isdisjoint(self._follow)
+        self.found.readings.alone.add(b.out.name)
+        if v is not None and not node.choose(
+            {f"'{v.name}' of size 1": True, f"'{v.name}' of size {plain} on axis {axis}": False}
+        ):
+            raise Refused(f"axis {axis} of '{v.name}' {v.type} may be {plain}")
 
     def _size(self, b: Binding, place: tuple[int, int]) -> Size:
         k, axis = place
