@@ -193,3 +193,12 @@ def test_a_node_is_written_anew_in_place() -> None:
     node = to_proto(program).graph.node[1]
     assert (node.op_type, list(node.input), len(node.attribute)) == ("Sub", ["y", "x"], 0)
     assert node.metadata_props[0].value == "v"
+
+
+def test_a_value_that_replaces_itself_changes_nothing() -> None:
+    program = load(parse("g (float[2] x) => (float[2] y) { y = Neg (x) }"))
+    block = program.main
+    before = to_proto(program).SerializeToString()
+    for v in (block.inputs[0], block.outputs[0]):
+        block.replace(v, v)
+    assert to_proto(program).SerializeToString() == before

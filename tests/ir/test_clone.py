@@ -74,3 +74,14 @@ def test_a_body_in_any_order() -> None:
     block.add_output(copied)
     block.check()
     onnx.checker.check_model(to_proto(program), full_check=True)
+
+
+def test_a_result_that_cannot_be_inferred_keeps_its_type() -> None:
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 20, "acme" : 1]>
+        g (float[2,3] x) => (float[2,3] y) <float[2,3] h> { h, i = acme.Mystery (x)  y = Neg (h) }"""
+    )
+    block = load(model).main
+    copies = clone_bindings(list(block.bindings), block, dict[Var, Var | None]())
+    h, i = copies[0].outputs
+    assert h is not None and str(h.type) == "f32[?,?]" and i is not None and i.type is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 
 from onnxgrad.ir.load import load
@@ -58,3 +61,20 @@ def test_the_measure_of_a_block() -> None:
       y = MatMul(x, b) z = Mul(h, h) }"""
     assert cost_of_products(0).of(load(model_of(text)).main) == 20 + 16 * 24
     assert cost_of_products(7).of(load(model_of(text)).main) == 140 + 16 * 24
+
+
+BATCHES = [(), (1,), (3,), (2, 1), (2, 3)]
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_costs_are_multiplications_of_the_products(free: bool) -> None:
+    """Of both orders in proportion, for all batch axes that broadcast."""
+    m, k, r, n = 5, 2, 3, 4
+    for first, second, third in product(BATCHES, repeat=3):
+        x, a, b = np.ones((*first, m, k)), np.ones((*second, k, r)), np.ones((*third, r, n))
+        left = (x @ a).size * k + (x @ a @ b).size * r
+        right = (0 if free else (a @ b).size * r) + (x @ (a @ b)).size * k
+        found = chain(x.shape, a.shape, b.shape, free=free, rows=0)
+        assert found.rows is not None
+        costs = [found.left.at(found.rows), found.right.at(found.rows)]
+        assert costs[0] * right == costs[1] * left, (first, second, third)

@@ -132,6 +132,7 @@ CASES: dict[str, tuple[ModelProto, Arrays]] = {
     "concat": contrib("QLinearConcat", {**OUT, **pair("a", u8(3, 8), 128), **pair("b", u8(3, 2), 120)}, "a b", axis=1),
     "where": contrib("QLinearWhere", {"c": u8(3, 4) > 99, **pair("a", u8(3, 4), 128), **pair("b", u8(3, 4), 100), **OUT}, "c a b"),
     "gemm": contrib("QGemm", {**GEMM, **OUT}, alpha=0.7),
+    "gemm without bias": contrib("QGemm", {k: v for k, v in GEMM.items() if k != "c"} | {"c": None, **OUT}),
     "gemm float": contrib("QGemm", {**GEMM, "b": i8(5, 7), "zb": np.int8(0).reshape(())}, transB=1),
     "to float": contrib("MatMulIntegerToFloat", {
         "a": u8(4, 7), "b": i8(7, 5), "sa": f32(0.03), "sb": f32(0.02), "za": np.uint8(99).reshape(()), "zb": None,

@@ -238,3 +238,12 @@ def test_by_default_statistics_that_are_no_constants_stay(before: str, constant:
     done = apply(model_of(text, weights(sizes, positive="var")), "default", merge="auto", rounds=2)
     assert done.ops == [before.split()[2].partition("(")[0], "BatchNormalization"]
     assert not done.trace.rewrites
+
+
+def test_statistics_of_another_length_than_the_channels_stay() -> None:
+    """onnxruntime refuses such a model: the pass must not make a model that it runs."""
+    for name in STATISTICS:
+        text = "g (float[1,4] x) => (float[1,4] y) { y = BatchNormalization(x, gamma, beta, mean, var) }"
+        sizes = {n: (1,) if n == name else (4,) for n in STATISTICS}
+        done = apply(model_of(text, weights(sizes, positive="var")), "simplify-inference")
+        assert done.ops == ["BatchNormalization"] and "no number for each channel" in done.declined

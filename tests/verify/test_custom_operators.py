@@ -12,10 +12,11 @@ from onnx import helper
 
 import onnxgrad
 from onnxgrad.cli.app import main
-from onnxgrad.errors import InputError
+from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.verify import Report, verify
-from onnxgrad.verify.custom_operators.boundaries import around
+from onnxgrad.verify.custom_operators.boundaries import around, unknown_operators
 from onnxgrad.verify.proof_model import proof_model
+from onnxgrad.verify.reference.user_operators import NOT_KNOWN
 from tests.helpers import MODELS_DIR, parse
 
 HEAD = '<ir_version: 10, opset_import: ["": 20, "acme": 1]>'
@@ -324,3 +325,15 @@ def test_real_models(name: str, operator: str, places: tuple[int, ...]) -> None:
 def test_a_real_model() -> None:
     done = onnxgrad.optimize(with_custom("training/mlp.onnx", "Gemm", (1,)), report=True)
     assert done.proof.verdict == "equal" and done.proof.around == ("acme::Mystery",)
+
+
+def test_the_operators_of_onnx_are_never_suspects() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20, "ai.onnx.ml" : 3, "acme" : 1, "com.microsoft" : 1]>
+        g (float[2,3] x) => (float[2,3] y) { t = Tanh (x) s = ai.onnx.ml.Scaler <offset = [0.0], scale = [1.0]> (t)
+        m = com.microsoft.Gelu (s) y = acme.Mystery (m) }"""
+    found = unknown_operators(parse(text), CannotRun("it failed"))
+    assert (
+        found is not None and list(found.operators) == [("acme", "Mystery")] and not found.certain
+    )
+    named = CannotRun(f"acme:Mystery(-1) {NOT_KNOWN}")
+    assert unknown_operators(parse(text), named) is not None

@@ -9,7 +9,8 @@ from tests.helpers import parse
 
 TWO = """g (float[4] x, float[4] z) => (float[4] y) <float w = {1.00001}, float v = {1.00002}, float u = {2}> {
   a = Mul (x, w)  b = Mul (x, w)  c = Mul (w, x)  d = Mul (x, v)  e = Mul (z, w)  f = Mul (x, u)
-  p = RandomNormalLike (x)  q = RandomNormalLike (x)
+  k = Constant <value = float {2}> ()  l = Constant <value = float {3}> ()  n = Constant <value = float {2}> ()
+  f2 = Mul (x, k)  f3 = Mul (x, l)  f4 = Mul (x, n)  p = RandomNormalLike (x)  q = RandomNormalLike (x)
   s = Softmax <axis = 0> (a)  t = Softmax <axis = 0> (b)  r = Softmax (a)  y = Add (s, t) }"""
 
 
@@ -20,6 +21,7 @@ def numbers(model: onnx.ModelProto, **options: bool) -> dict[str, int]:
 def test_equal_computations_and_others() -> None:
     found = numbers(parse(TWO))
     assert found["a"] == found["b"] and found["s"] == found["t"]
+    assert found["f4"] == found["f2"] != found["f3"]
     others = ("a", "c", "d", "e", "f", "p", "q", "s", "r")
     assert len({found[name] for name in others}) == len(others)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx
 import pytest
 
+from onnxgrad.verify.feeds import value_bounds
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.value_bounds import _DOMAINS, DataFlow, Uses, uses_of
 from onnxgrad.verify.running.session import run
@@ -147,3 +149,24 @@ def test_numbers_at_which_trees_branch() -> None:
     found = uses_of(DataFlow(model), "x")
     assert (found.low, found.high, found.thresholds) == (35, 65, [40, 60])
     assert len(np.unique(run(model, feeds_for(model, seed=0))["y"])) == 3, "every leaf is reached"
+
+
+def test_every_operand_of_a_table_exists_and_has_its_kind() -> None:
+    """In some version of the operator: integers are counts, lengths and positions, floats have domains."""
+    kinds: dict[tuple[str, int], set[str]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+        for i, formal in enumerate(schema.inputs):
+            types = allowed.get(formal.type_str, [formal.type_str])
+            kinds.setdefault((schema.name, i), set()).update(types)
+    tables = {
+        "int": value_bounds._COUNTS
+        | value_bounds._LENGTHS
+        | value_bounds._CHOOSE_ALONG
+        | {*value_bounds._CHOOSE},
+        "bool": value_bounds._CONDITIONS,
+        "float": {*_DOMAINS},
+    }
+    for kind, operands in tables.items():
+        wrong = [o for o in operands if not any(f"({kind}" in t for t in kinds.get(o, ()))]
+        assert not wrong, kind

@@ -21,9 +21,10 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules, rewrite
 from onnxgrad.verify import verify
-from onnxgrad.verify.reducing.candidates import STEPS, _subsets, pruned
+from onnxgrad.verify.reducing.candidates import STEPS, _resized, _subsets, pruned
 from onnxgrad.verify.reducing.reduce import Command, reduce
 from tests.helpers import MODELS_DIR, parse
+from tests.rewriting import model_of
 
 a, b = capture("a b")
 
@@ -278,3 +279,20 @@ def test_parts_of_nodes_are_real_parts(count: int) -> None:
     assert {frozenset(part) for part in parts if len(part) == 1} >= (
         {frozenset([i]) for i in range(count)} if 1 < count <= 16 else set()
     )
+
+
+def test_only_vectors_of_integers_hold_sizes() -> None:
+    """Numbers of another type or in matrices that happen to equal a shrunk size stay."""
+    arrays = {
+        "s": np.array([-1, 6]),
+        "m": np.array([[6, 1], [2, 6]]),
+        "f": np.array([6, 1, 6], np.float32),
+        "w": np.arange(36, dtype=np.float32).reshape(6, 6),
+    }
+    text = """g (float[2,6] x) => (float[2,6] y, float[2,6] z, int64[2,2] n, float[3] q) {
+        y = Reshape (x, s) z = MatMul (x, w) n = Neg (m) q = Neg (f) }"""
+    made = _resized(model_of(text, arrays), 6, 2)
+    found = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    assert found["s"].tolist() == [-1, 2] and found["w"].shape == (2, 2)
+    np.testing.assert_array_equal(found["m"], arrays["m"])
+    np.testing.assert_array_equal(found["f"], arrays["f"])

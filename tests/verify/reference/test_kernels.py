@@ -384,6 +384,15 @@ def test_zip_map_gives_maps_as_onnxruntime_does(keys: str) -> None:
     assert {type(v) for row in wanted for v in row.values()} == {np.float32}
 
 
+def test_a_distance_that_onnxruntime_lacks_is_refused() -> None:
+    text = 'g (float[2,3] a, float[4,3] b) => (float[2,4] y) { y = com.microsoft.CDist <metric = "%s"> (a, b) }'
+    feeds = {"a": normal(2, 3), "b": normal(4, 3)}
+    head = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]> '
+    assert reference(parse(head + text % "sqeuclidean"), feeds)["y"].shape == (2, 4)
+    with pytest.raises(Unsupported, match="CDist with the metric 'cosine'"):
+        reference(parse(head + text % "cosine"), feeds)
+
+
 def test_linear_regressor_without_intercepts() -> None:
     """onnx.reference gives NaN."""
     agrees(
