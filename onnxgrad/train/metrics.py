@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.named_options import declared, read
 from onnxgrad.options import Count, Declared, Range, check_fields, known_keywords
+from onnxgrad.train.manifest import Fed
 
 Arrays: TypeAlias = "Mapping[str, Array]"
 # accepts a model's outputs and a batch; returns the mean over the batch and its examples
@@ -249,11 +250,12 @@ class Perplexity(Score):
     """exp of the mean of -log softmax(z)_t over the labels t that are not ignore_index.
 
     The scores have shape (..., S, V) and the labels (..., S). As in `sequence_cross_entropy`, the
-    scores at position i belong to the label at position i + shift.
+    scores at position i belong to the label at position i + shift. None: as the loss of these
+    labels, by default 1.
     """
 
     name: ClassVar[str] = "perplexity"
-    shift: Annotated[int, Range(0, (1 << 31) - 1)] = 1
+    shift: Annotated[int, Range(0, (1 << 31) - 1)] | None = None
     ignore_index: int = -100
 
     def sums(self, scores: Array, labels: Array) -> Array:
@@ -262,9 +264,9 @@ class Perplexity(Score):
                 f"perplexity: scores {list(scores.shape)} need labels {list(scores.shape[:-1])}, "
                 f"and '{self.target}' has shape {list(labels.shape)}"
             )
-        length = scores.shape[-2]
-        z = scores[..., : max(length - self.shift, 0), :].astype(np.float64)
-        labels = labels[..., self.shift :]
+        length, shift = scores.shape[-2], 1 if self.shift is None else self.shift
+        z = scores[..., : max(length - shift, 0), :].astype(np.float64)
+        labels = labels[..., shift:]
         counted = labels != self.ignore_index
         place = np.where(counted, labels, 0).astype(np.int64)[..., None]
         if place.size and not 0 <= place.min() <= place.max() < z.shape[-1]:
@@ -344,11 +346,13 @@ def accuracy(
 
 
 def metrics_from(
-    given: Mapping[str, Metric | str] | Sequence[str] | str | None,
+    given: Mapping[str, Metric | str] | Sequence[str] | str | None, of_loss: Sequence[Fed] = ()
 ) -> dict[str, Metric]:
     """Return metrics by name, from a mapping to metrics or texts `NAME{option=value}`, or from
-    texts alone, which are then the names. Raises InputError for anything else.
+    texts alone, which are then the names. of_loss: the batch, of which labels have the shift of the
+    loss. Raises InputError for anything else.
     """
+    shifts = {fed.name: fed.unread or 0 for fed in of_loss if fed.ignored is not None}
     texts = (given,) if isinstance(given, str) else given or ()
     by_name = texts if isinstance(texts, Mapping) else {text: text for text in texts}
     found: dict[str, Metric] = {}
@@ -356,4 +360,7 @@ def metrics_from(
         found[name] = read(metric, METRICS, "metric") if isinstance(metric, str) else metric
         if not callable(found[name]):
             raise InputError(f"metric '{name}' must be a function or text, not {metric!r:.80}")
+    for name, own in found.items():
+        if isinstance(own, Perplexity) and own.shift is None:
+            found[name] = replace(own, shift=shifts.get(own.target))
     return found

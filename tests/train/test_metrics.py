@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.train import MSE, SGD, Trainer, training_step
+from onnxgrad.train import MSE, SGD, SequenceCrossEntropy, Trainer, training_step
 from onnxgrad.train.metrics import (
     F1,
     METRICS,
@@ -23,6 +24,7 @@ from onnxgrad.train.metrics import (
     TopK,
     metrics_from,
 )
+from tests.helpers import parse
 from tests.train.common import classifier, examples, step, write_model
 
 RNG = np.random.default_rng(3)
@@ -102,6 +104,19 @@ def test_perplexity_is_of_the_labels_that_count(shift: int) -> None:
     expected = pytest.approx(np.exp(np.mean(lost)), rel=1e-12)
     for cut in (0, 2, 4):
         assert found(Perplexity(shift=shift), scores, labels, cut) == expected
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2])
+def test_perplexity_shifts_as_the_loss_does(shift: int) -> None:
+    model = parse("""g (int64[N, 5] x) => (float[N, 5, 4] logits) {
+        table = Constant <value = float[3, 4] {1, 0, 2, 0, 0, 1, 0, 3, 2, 2, 0, 1}> ()
+        e = Gather (table, x)  logits = Add (e, b) }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(4, np.float32), "b"))
+    own = Trainer(training_step(model, SequenceCrossEntropy(shift=shift)))
+    data = {"x": np.arange(30).reshape(6, 5) % 3, "labels": np.arange(30).reshape(6, 5) % 4}
+    found = own.evaluate(data, metrics=["perplexity", "perplexity{shift=3}"])
+    assert found["perplexity"] == pytest.approx(np.exp(found["loss"]), rel=1e-6)
+    assert abs(found["perplexity{shift=3}"] - found["perplexity"]) > 0.01
 
 
 @pytest.mark.parametrize("shape", [(31,), (31, 3), (31, 2, 2)])

@@ -144,7 +144,9 @@ class TrainingLoop(HeldValues):
         and Diverged as `step` does.
         """
         validation, folder, every = options.validation, options.folder, options.every
-        patience, metrics, steps = options.patience, metrics_from(options.metrics), options.steps
+        batch = self.task.manifest.of_role("batch")
+        metrics = metrics_from(options.metrics, batch)
+        patience, steps = options.patience, options.steps
         keep: Any = options.keep or ()
         check_needs(
             validation, folder, patience=patience, metrics=metrics, every=every, keep=keep,
@@ -313,7 +315,7 @@ class TrainingLoop(HeldValues):
         self._evaluation = self._evaluation or self._open(self.task.evaluation)
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)
-        metrics = metrics_from(options.metrics)
+        metrics = metrics_from(options.metrics, self.task.manifest.of_role("batch"))
         batches = self._batches(options, None, metrics).epoch(0)
         return evaluated(self._evaluation, self.task, weights, batches, metrics)
 
