@@ -8,12 +8,14 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from onnxgrad import gradient
 from onnxgrad.grad import differentiate
 from onnxgrad.grad.finish import RULES, simplify
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify.running.session import run
+from tests.helpers import parse
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "models" / "training"
 
@@ -143,3 +145,38 @@ def test_the_same_bytes_every_time() -> None:
         simplify(program, [], ())
         found.add(to_proto(program).SerializeToString(deterministic=True))
     assert len(found) == 1
+
+
+def wide(
+    name: str, *widths: int, form: str = "fast", k: int = 128
+) -> tuple[onnx.ModelProto, Counter[str]]:
+    """The gradient of products of one value (2, 3, k) with weights of some widths, and its operators."""
+    sizes = ", ".join(f"float[{k},{n}] w{i}" for i, n in enumerate(widths))
+    body = " ".join(
+        f"y{i} = MatMul (x, w{i}) s{i} = ReduceSumSquare <keepdims = 0> (y{i})"
+        for i in range(len(widths))
+    )
+    total = ", ".join(f"s{i}" for i in range(len(widths)))
+    text = f"{name} (float[2,3,{k}] x, {sizes}) => (float s) {{ {body} s = Sum ({total}) }}"
+    graph = gradient(parse(text), [f"w{i}" for i in range(len(widths))], "s", form=form)
+    return graph, Counter(n.op_type for n in graph.graph.node)
+
+
+@pytest.mark.parametrize("widths", [(512,), (256, 256), (128, 128, 256)])
+def test_products_with_wide_operands_share_one_transposition(widths: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    feeds = {f"w{i}": rng.standard_normal((128, n), np.float32) for i, n in enumerate(widths)}
+    feeds["x"] = rng.standard_normal((2, 3, 128), np.float32)
+    turned, counts = wide("g", *widths)
+    assert counts["Transpose"] == 1 and "Gemm" not in counts
+    plain, counts = wide("g", *widths, form="small")
+    assert counts["Gemm"] == len(widths) and "Transpose" not in counts
+    for name, found in run(turned, feeds).items():
+        want = run(plain, feeds)[name]
+        np.testing.assert_allclose(found, want, rtol=0, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize(("widths", "k"), [((511,), 128), ((256, 255), 128), ((512,), 257)])
+def test_products_with_narrow_operands_keep_their_form(widths: tuple[int, ...], k: int) -> None:
+    _, counts = wide("g", *widths, k=k)
+    assert counts["Gemm"] == len(widths) and "Transpose" not in counts
