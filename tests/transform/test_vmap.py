@@ -180,6 +180,7 @@ def test_no_rows_and_one_row(text: str, rows: int) -> None:
 def test_places_and_weights() -> None:
     text = "g (float[2,3] x, float[2] z) => (float[2,4] y) <float[3,4] w = {1,2,3,4,5,6,7,8,9,10,11,12}, int64[1] a = {1}> { p = MatMul (x, w)  q = Unsqueeze (z, a)  y = Add (p, q) }"
     model = parse(text)
+    assert onnxgrad.vmap(model, {"x": 0}) == onnxgrad.vmap(model, "x")
     made = onnxgrad.vmap(model, {"x": 2, "w": 1, "z": None})
     shapes = {v.name: str(v.type) for v in load_own(made).main.inputs if not v.initializer}
     assert shapes == {"x": "f32[2,3,rows]", "z": "f32[rows,2]", "w": "f32[3,rows,4]"}
