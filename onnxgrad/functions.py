@@ -268,6 +268,8 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
     `form`: "fast": the fastest formulas of convolutions, normalizations and sums over a batch.
     "small": those of the fewest nodes, with which gradients of convolutions take up to twice the
     time.
+    `autocast`: "bfloat16" or "float16", the dtype of products of float32 values and of their
+    gradients, as PyTorch's autocast. Everything else stays in float32.
 
     Raises InputError for an unknown name, a value that is not floating-point, or no unique target.
     Warns if no requested value reaches the target, and if `wrt` holds a target with
@@ -331,9 +333,8 @@ def jacobian(model: ModelLike, *, options: JacobianOptions) -> Any:
     `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
     `mode`: "reverse" computes one product per element of the target, "forward" one per element of a
     value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown.
-    `per_sample`: the Jacobian of each sample of the batch, as that of the model at a batch of 1. It
-    has the shape (samples, target, value), where target and value have lost the axis of the batch.
-    The batch is found as by `gradient`.
+    `per_sample`: the Jacobian of each sample, as for `gradient`. It has the shape (samples, target,
+    value), where target and value have lost the axis of the batch.
     The returned model has the type of `model`. onnxruntime runs no Scan over an empty target or
     value. Raises InputError as `gradient` does.
 

@@ -222,6 +222,7 @@ def gradient(
     max_memory: Memory | None = None,
     checkpoint: Checkpoints | None = None,
     form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
     per_sample: bool = False,
 ) -> Any: ...
 def jvp(
@@ -302,6 +303,7 @@ def check_gradient(
     max_memory: Memory | None = None,
     checkpoint: Checkpoints | None = None,
     form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
 ) -> GradientReport: ...
 def check_product(
     model: ModelLike,

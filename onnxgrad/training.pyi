@@ -56,7 +56,6 @@ def training_step(
     metrics: Names = (),
     batch_norm: Literal['frozen', 'train'] | None = None,
     dropout: Literal['off', 'train'] | Ratio | None = None,
-    autocast: Literal['bfloat16', 'float16'] | None = None,
     groups: GroupsLike | None = None,
     clip_norm: Limit | None = None,
     clip_value: Limit | None = None,
@@ -65,6 +64,7 @@ def training_step(
     loss_scale: ScalingLike | None = None,
     schedule: ScheduleLike | None = None,
     form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
     checkpoint: Checkpoints | None = None,
 ) -> TrainingStep: ...
 def fit(
@@ -91,7 +91,6 @@ def fit(
     metrics: Names = (),
     batch_norm: Literal['frozen', 'train'] | None = None,
     dropout: Literal['off', 'train'] | Ratio | None = None,
-    autocast: Literal['bfloat16', 'float16'] | None = None,
     groups: GroupsLike | None = None,
     clip_norm: Limit | None = None,
     clip_value: Limit | None = None,
@@ -100,6 +99,7 @@ def fit(
     loss_scale: ScalingLike | None = None,
     schedule: ScheduleLike | None = None,
     form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
     checkpoint: Checkpoints | None = None,
     provider: Provider = 'cpu',
     threads: Threads | None = None,

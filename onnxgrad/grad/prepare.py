@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.autocast import Narrow, autocast
 from onnxgrad.grad.backward_walk import AsKept, Intact, View
 from onnxgrad.grad.checkpointing.choice import Choice, choose
 from onnxgrad.grad.checkpointing.marks import FileMarks, take
@@ -46,6 +47,7 @@ class GradientRequest(metaclass=Declared):
     """The options of a gradient: see `gradient`. Raises InputError for a wrong adjoint or `names`.
 
     excluded: names that `wrt` does not match, such as the constants of a loss.
+    autocast: the dtype of products of float32 values.
     safe: if true, use 0 in place of NaN at roots of squares and in branches of a Where.
     stop: values that are treated as constants (stop-gradient). detached: names among `excluded`
     that are treated as constants too.
@@ -62,6 +64,7 @@ class GradientRequest(metaclass=Declared):
     simplify: bool = True
     safe: bool = True
     form: Form = "fast"
+    autocast: Narrow | None = None
     names: str = "{}_grad"
     excluded: Collection[str] = ()
     stop: Stop = None
@@ -125,16 +128,18 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
     """
     given_names = set(program.names)
     program, raised = raise_opset(program)
+    notes = [raised] if raised else []
+    if request.autocast is not None:
+        notes.append(autocast(program, request.autocast))
     # raising the opset may open functions: their constants are no values of the model, as they are
     # none if nothing is raised
     made = (
         {v.name for b in program.blocks() for v in b.vars() if v.name not in given_names}
-        if raised
+        if notes
         else set()
     )
     learn_types(program.main)
     model_names, called = set(program.names), reachable(program)
-    notes = [raised] if raised else []
     block = program.main
     file_marks = take(block)
     parts = cut(block, request.target, summed=request.adjoint != "input")

@@ -127,7 +127,7 @@ class Request(Stopping, Checkpointing):
 
 @dataclass(frozen=True, kw_only=True)
 class Formulas(Declaration):
-    """The formulas of a gradient."""
+    """The formulas of a gradient and their dtype."""
 
     title: ClassVar[str] = "gradient"
 
@@ -135,6 +135,11 @@ class Formulas(Declaration):
         "fast",
         "formulas of convolutions, normalizations and sums over a batch: fast (default), or small "
         "(the fewest nodes)",
+    )
+    autocast: Literal["bfloat16", "float16"] | None = option(
+        None,
+        "compute products of matrices and convolutions, and their gradients, in this dtype; all "
+        "other values stay in float32 (training in float16: with --loss-scale)",
     )
 
 

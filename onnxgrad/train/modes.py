@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.autocast import PRODUCTS, Narrow, autocast
 from onnxgrad.grad.opening import open_call
 from onnxgrad.grad.opset.raising import OPSET, raise_opset
 from onnxgrad.grad.registry import Form
@@ -19,7 +20,6 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.train import batch_normalization, dropout
-from onnxgrad.train.autocast import PRODUCTS, Narrow, autocast
 from onnxgrad.train.batch_normalization import Running
 
 

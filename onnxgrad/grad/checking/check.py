@@ -26,6 +26,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.grad.autocast import widened
 from onnxgrad.grad.checking.differences import compare, directions
 from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
@@ -98,6 +99,8 @@ def check_gradient(
     sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
     found = differentiate(program, wrt, target, adjoint=adjoint, excluded=chosen, **options)
     check = _GradientCheck(source, source, found, wrt, how, found.stops, sequences)
+    if options.get("autocast") and how.provider == "cpu":
+        check.graph = to_proto(widened(found.program), weights=True)
     if parts:
         check.run = partial(_in_turn, check.run, check.graph, parts)
     return check.report()

@@ -186,11 +186,6 @@ class StepOptions(Update, Formulas, Checkpointing):
         "train: drop with the ratios of the Dropout nodes; RATIO: with this ratio (default: off)",
         metavar="off|train|RATIO",
     )
-    autocast: Literal["bfloat16", "float16"] | None = option(
-        None,
-        "compute products in this dtype; weights, states, the loss and all other values stay in "
-        "float32 (float16: with --loss-scale)",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,12 @@ from onnx import TensorProto
 from onnx.external_data_helper import set_external_data
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.autocast import widened
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.types import Array
-from onnxgrad.train.autocast import widened
 from onnxgrad.train.manifest import Fed
 from onnxgrad.verify.running.child_sessions import preload
 from onnxgrad.verify.running.session import (

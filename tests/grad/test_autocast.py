@@ -8,14 +8,17 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 from onnx.numpy_helper import from_array
 
+import onnxgrad
+from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, RunWarning
+from onnxgrad.grad.autocast import widened
 from onnxgrad.ir.load import load
 from onnxgrad.train import SGD, Trainer, training_step
-from onnxgrad.train.autocast import widened
 from onnxgrad.train.engines.session import open_session
 from tests.helpers import parse
 from tests.train.common import classifier, examples
@@ -39,9 +42,10 @@ def test_products_are_rounded_and_nothing_else(dtype: Any, engine: Any) -> None:
 
     made = training_step(MODEL, "mse", SGD(lr=1.0), autocast=dtype)
     assert made.manifest.options == {"autocast": dtype}
+    lost = ", where adjoints below 6e-8 are 0: scale the loss" if dtype == "float16" else ""
     assert made.notes[-1] == (
-        f"autocast: 1 MatMul and their gradients in {dtype}; weights, states, the loss and all "
-        "other values in float32"
+        f"autocast: 1 MatMul and their gradients in {dtype}{lost}; weights and all other values in "
+        "float32"
     )
     assert {fed.dtype for fed in made.manifest.of_model()} == {"float32"}
     own = Trainer(made, engine=engine, threads=1)
@@ -54,6 +58,26 @@ def test_products_are_rounded_and_nothing_else(dtype: Any, engine: Any) -> None:
     of_w = rounded(rounded(DATA["x"]).T @ rounded(of_y))
     np.testing.assert_allclose(W - own.parameters["w"], of_w, rtol=0, atol=2e-7)
     np.testing.assert_allclose(B - own.parameters["b"], of_y.sum(0), rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gradient_rounds_products_and_nothing_else(dtype: Any, tmp_path: Any) -> None:
+    def rounded(a: Any) -> Any:
+        return np.asarray(a, np.float32).astype(DTYPES[dtype]).astype(np.float32)
+
+    path, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    onnx.save(MODEL, path)
+    made = onnxgrad.gradient(MODEL, ["x", "w", "b"], "y", adjoint="input", autocast=dtype)
+    assert main(["grad", str(path), "--wrt", "x,w,b", "-o", str(out), "--autocast", dtype]) == 0
+    assert onnx.load(out).graph.node == made.graph.node
+    g = (np.arange(15).reshape(5, 3) / np.float32(9) - 1).astype(np.float32)
+    names = ["y", "x_grad", "w_grad", "b_grad"]
+    found = open_session(load(made), "cpu", 1).run(names, {"x": DATA["x"], "y_grad": g})
+    x, w = rounded(DATA["x"]), rounded(W)
+    wanted = rounded(x @ w) + B, rounded(rounded(g) @ w.T), rounded(x.T @ rounded(g)), g.sum(0)
+    for name, value, expected in zip(names, found, wanted, strict=True):
+        assert value.dtype == np.float32
+        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
 def test_a_session_rounds_each_result() -> None:
@@ -100,18 +124,46 @@ def test_a_run_goes_on_and_a_step_is_read_back(tmp_path: Any) -> None:
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["dense", "convolution", "attention"])
+@pytest.mark.parametrize("name", ["dense", "convolution", "attention", "unet"])
 def test_as_close_to_float64_as_pytorch(name: str, dtype: str) -> None:
     """Thirty steps: twice as far from float64 as PyTorch's autocast at most, and not in float32."""
     import torch
     from torch import nn
 
+    class Residual(nn.Module):
+        """A skip connection around an inner network."""
+
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            """The sum."""
+            return x + self.inner(x)
+
+    class Mean(nn.Module):
+        """The mean over the pixels."""
+
+        def forward(self, x: Any) -> Any:
+            """The scores."""
+            return x.mean(-1)
+
     torch.manual_seed(0)
+    half = nn.Sequential(
+        nn.Conv2d(8, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.SiLU(), nn.ConvTranspose2d(8, 8, 2, 2)
+    )
     layer = nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True, norm_first=True)
     net, shape = {
         "dense": (nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 3)), (8,)),
         "convolution": (
             nn.Sequential(nn.Conv2d(2, 8, 3), nn.SiLU(), nn.Flatten(), nn.Linear(128, 3)), (2, 6, 6),
+        ),
+        "unet": (
+            nn.Sequential(
+                nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), Residual(half),
+                nn.GroupNorm(4, 8), nn.SiLU(), nn.Conv2d(8, 3, 1), nn.Flatten(2), Mean(),
+            ),
+            (3, 8, 8),
         ),
         "attention": (nn.Sequential(layer, nn.Flatten(), nn.Linear(80, 3)), (5, 16)),
     }[name]  # fmt: skip

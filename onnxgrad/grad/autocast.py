@@ -2,9 +2,9 @@
 
 The operands of a product (MatMul, Gemm, Conv, ConvTranspose, Einsum) are cast to the narrow dtype
 and its result is cast back, so the products of the gradient are narrow, too. Weights, their
-gradients, the optimiser's states and the loss stay float32. So do all operators between products,
-some of which PyTorch computes in the narrow dtype. Source: Micikevicius et al., "Mixed Precision
-Training", 2018; torch.amp.autocast.
+gradients, the optimiser's states and the loss stay float32. So do all operators between products:
+normalisations, softmax and sums as in PyTorch, and those that PyTorch computes in the narrow dtype.
+Source: Micikevicius et al., "Mixed Precision Training", 2018; torch.amp.autocast.
 
 onnxruntime's CPU has few kernels for bfloat16, and computes neighbouring nodes of float16 in
 float32 without rounding between them, so that nothing overflows. `widened` lets a session compute
@@ -53,9 +53,10 @@ def autocast(program: Program, dtype: Narrow) -> str:
         if wide.name != name:
             wide.rename(name)
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "no product"
+    lost = ", where adjoints below 6e-8 are 0: scale the loss" if dtype == "float16" else ""
     return (
-        f"autocast: {listed} and their gradients in {dtype}; weights, states, the loss and all "
-        "other values in float32"
+        f"autocast: {listed} and their gradients in {dtype}{lost}; weights and all other values in "
+        "float32"
     )
 
 
