@@ -35,6 +35,7 @@ from scripts.records import write_record  # noqa: E402
 
 BATCH = 8
 OTHER = 16  # of other symbolic sizes
+FIXED = {"mamba": 6}  # sizes at which TorchScript unrolled a network: it runs at no other
 
 
 def models(
@@ -50,7 +51,8 @@ def models(
         if batch > 1:
             yield path.stem, model
             continue
-        sizes = {n: 1 if role == "batch" else OTHER for n, role in roles(model.graph).items()}
+        other = FIXED.get(path.stem.partition(".")[0], OTHER)
+        sizes = {n: 1 if role == "batch" else other for n, role in roles(model.graph).items()}
         yield path.stem, fixed(model, {n: d for n, d in sizes.items() if d == 1 or not dynamic})
 
 

@@ -13,6 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.sizes import least
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
@@ -86,13 +87,21 @@ def _in_inference(b: Binding, schema: OpSchema) -> None:
 
 
 def _without_zeros(b: Binding, schema: OpSchema) -> None:
-    """Without `allowzero`, which the old version lacks, a zero copies the size."""
-    shape = b.operand(1)
-    known = _known(shape) if b.attrs.get("allowzero") else None
-    refuse_if(
-        b.attrs.get("allowzero") and (known is None or 0 in known),
-        "a zero in its shape may be a size of zero",
-    )
+    """Without `allowzero`, which the old version lacks, a zero copies the size. A size that may be
+    zero stays if the operand has it on the same axis.
+    """
+    shape, x = b.operand(1), b.operand(0)
+    if b.attrs.get("allowzero"):
+        wanted = None if shape is None else sizes(shape)
+        given = (x and x.shape) or ()
+        refuse_if(
+            wanted is None
+            or any(
+                d is None or (d != -1 and (least(d) or 0) < 1 and given[i : i + 1] != (d,))
+                for i, d in enumerate(wanted)
+            ),
+            "a zero in its shape may be a size of zero",
+        )
     b.drop_attribute("allowzero")
 
 
