@@ -40,3 +40,4 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 IDLE_THREADS_SLEEP = ("OPENBLAS_THREAD_TIMEOUT", "4")
 if IS_PROGRAM:
     os.environ.setdefault(*IDLE_THREADS_SLEEP)
+    sys.setswitchinterval(0.0005)  # threads that wait for child processes go on sooner

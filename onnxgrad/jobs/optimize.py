@@ -4,8 +4,9 @@ checks the recipe, and lets the caller write.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.blame import bisect
 from onnxgrad.verify.compare import DIFFERENT
+from onnxgrad.verify.original_runs import Ahead, may_run_ahead
+from onnxgrad.verify.proof import ahead as begun_runs
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
 
@@ -114,6 +117,7 @@ class Job:
             on_read=self._check if outcome.given is None else None,
             on_fired=self.printing,
             allow_growth=options.allow_growth,
+            ahead=hooks.ahead,
         )
 
     def _check(self, program: Program) -> None:
@@ -275,6 +279,7 @@ def optimize_program(
     on_fired: Fired | None = None,
     allow_growth: bool = False,
     blame: bool = True,
+    ahead: bool = False,
 ) -> Outcome:
     """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` has options of
     `verify.verify`.
@@ -282,7 +287,8 @@ def optimize_program(
     `each` also proves every rewrite on its own operands when it happens (see
     `passes.each_rewrite`), also without `prove`. `on_read` sees the program before any rewrite and
     may refuse it. `limit` stops after this many rewrites. `on_stage` receives the stages: "read",
-    each pass by name, "prove", "bisect"; `on_fired` each pass that changed something. Raises
+    each pass by name, "prove", "bisect"; `on_fired` each pass that changed something. `ahead`: runs
+    of the proof that need only the original begin in threads before the passes. Raises
     RewriteRefuted (exit code 1) if the proof fails, after bisecting the numbered rewrites (unless
     `blame` is off), Grown (1) if merging enlarges the file by more than a tenth without
     `allow_growth`, and InputError if the model cannot be read, or cannot be run and `prove` is on.
@@ -297,33 +303,59 @@ def optimize_program(
         on_read(program)
     merged = _Merged(pipeline, program, tell, on_fired)
     watch = (tell, on_fired) if allow_growth else (merged.stage, merged.fired)
-    results = _run(pipeline, program, trace, watch, options)
-    if (growth := merged.growth()) > _GROWTH * (size := file_bytes(program)):
-        raise Grown(growth, size)
-    _name_as_before(program, trace)
-    singly = trace.report if isinstance(trace, EachTrace) else None
-    done = Outcome(rewritten=program, passes=results, trace=trace, each=singly)
-    if not prove:
-        _proved(pipeline, program)
-        return done
-    options.setdefault("weights", "rounded" if trace.rounded else "same")
-    tell("prove")
-    with original_of(program) as original:
-        with runnable(program) as candidate:
-            try:
-                stated = _stated(pipeline, original, trace, options)
-                report = done.report = verify(stated, candidate, **options)
-            except CannotRun as error:
-                skip = option("--no-verify", "verify=False")
-                raise CannotRun(f"{error}, or skip the proof with {skip}") from error
-        if not report.ok:
-            culprit = None
-            if blame and report.verdict == DIFFERENT:
-                tell("bisect")
-                culprit = _culprit(model, pipeline, len(trace.rewrites), original, options)
-            raise RewriteRefuted(report, culprit, done=done)
+    with contextlib.ExitStack() as left:
+        early = (
+            left.enter_context(_ahead(program, options)) if ahead and prove and not each else None
+        )
+        results = _run(pipeline, program, trace, watch, options)
+        if (growth := merged.growth()) > _GROWTH * (size := file_bytes(program)):
+            raise Grown(growth, size)
+        _name_as_before(program, trace)
+        singly = trace.report if isinstance(trace, EachTrace) else None
+        done = Outcome(rewritten=program, passes=results, trace=trace, each=singly)
+        if prove:
+            options.setdefault("weights", "rounded" if trace.rounded else "same")
+            tell("prove")
+            report = done.report = _proof(pipeline, program, trace, options, early)
+            if not report.ok:
+                culprit = None
+                if blame and report.verdict == DIFFERENT:
+                    tell("bisect")
+                    culprit = _culprit(model, pipeline, len(trace.rewrites), program, options)
+                raise RewriteRefuted(report, culprit, done=done)
     _proved(pipeline, program)
     return done
+
+
+@contextlib.contextmanager
+def _ahead(program: Program, options: Mapping[str, Any]) -> Iterator[tuple[Any, Ahead] | None]:
+    """Yield the original and its runs, which begin now; None if they would gain nothing."""
+    provider = providers_of(options.get("provider") or "cpu")[0]
+    if provider != "cpu" or not may_run_ahead(program.proto, constant_bytes(program)):
+        yield None
+        return
+    with original_of(program) as original, begun_runs(original, options) as early:
+        yield original, early
+
+
+def _proof(
+    pipeline: Pipeline,
+    program: Program,
+    trace: Trace,
+    options: Mapping[str, Any],
+    begun: tuple[Any, Ahead] | None,
+) -> Report:
+    """Compare the program with its original. `begun`: the result of `_ahead`. Raises CannotRun."""
+    with contextlib.ExitStack() as left:
+        original = left.enter_context(original_of(program)) if begun is None else begun[0]
+        candidate = left.enter_context(runnable(program))
+        try:
+            stated = _stated(pipeline, original, trace, options)
+            early = begun[1] if begun is not None and stated is original else None
+            return verify(stated, candidate, early=early, **options)
+        except CannotRun as error:
+            skip = option("--no-verify", "verify=False")
+            raise CannotRun(f"{error}, or skip the proof with {skip}") from error
 
 
 def _proved(pipeline: Pipeline, program: Program) -> None:
@@ -387,7 +419,7 @@ def _stated(
 
 
 def _culprit(
-    model: ModelLike, pipeline: Pipeline, total: int, original: Any, options: Mapping[str, Any]
+    model: ModelLike, pipeline: Pipeline, total: int, done: Program, options: Mapping[str, Any]
 ) -> Rewrite | None:
     """Return the first rewrite after which the result differs."""
     if total == 0:
@@ -402,7 +434,7 @@ def _culprit(
     def good(n: int) -> bool:
         try:
             program, trace = rewritten(n)
-            with runnable(program) as candidate:
+            with original_of(done) as original, runnable(program) as candidate:
                 stated = _stated(pipeline, original, trace, options)
                 return verify(stated, candidate, **options).verdict != DIFFERENT
         except RunFailed:

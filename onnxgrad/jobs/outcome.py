@@ -214,7 +214,7 @@ class Hooks:
     before any rewrite, `accept` with the outcome of the proof. `on_read` and `accept` may raise to
     refuse. `write` writes the result and returns whether it did. `show` prints the text of
     `print_after`. `limits` bounds the work by seconds and memory, to which `seconds` are added.
-    `plugins` are passes that run last.
+    `plugins` are passes that run last. `ahead` allows threads that begin the proof early.
     """
 
     on_stage: Callable[[str], None] = lambda stage: None
@@ -226,6 +226,7 @@ class Hooks:
     limits: Callable[[float | None, int | str | None], AbstractContextManager[Any]] = limited
     seconds: float = 0.0
     plugins: Sequence[Pass] = ()
+    ahead: bool = False
 
 
 def with_room(model: ModelLike) -> Hooks:

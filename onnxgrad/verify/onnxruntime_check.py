@@ -5,13 +5,13 @@ original's own noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from onnxgrad.errors import CannotRun
+from onnxgrad.errors import CannotRun, OnnxgradError
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference
@@ -19,10 +19,12 @@ from onnxgrad.verify.feeds.proof_cases import Inputs, Results
 from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.proof_model import Model, ProofModel
 from onnxgrad.verify.report import Leg
+from onnxgrad.verify.running.background import Background, Later
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.session import Session, open_session, versions
+from onnxgrad.verify.running.session import Session, marks, open_session, versions
 from onnxgrad.verify.tolerance import at_tie, in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
+from onnxgrad.verify.values import Feeds
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,76 @@ class Settings:
 
     provider: str
     threads: int
+    early: EarlyRuns | None = field(default=None, compare=False, repr=False)
 
     def open(self, model: Model, *, optimize: bool) -> Session:
         """Opens a session for a model, on the CPU if the provider has no kernel for any of its
         nodes. Raises errors as `open_session`.
         """
-        return open_session(
+        opened = None if self.early is None else self.early.opened(self, model, optimize)
+        return opened or open_session(
             model,
             provider=self.provider,
             optimize=optimize,
             threads=self.threads,
             may_idle=True,
         )
+
+
+class EarlyRuns:
+    """Sessions that open and run in the background before the check asks for them. After the first
+    failure, everything runs when it is asked for.
+    """
+
+    def __init__(self, line: Background) -> None:
+        self.line = line
+        self._room = _MOST_HELD
+        self._sessions: dict[object, tuple[Model, Later[Session | None]]] = {}
+
+    def begin(
+        self, model: Model, ways: Iterable[tuple[Settings, bool]], feeds: Sequence[Feeds]
+    ) -> None:
+        """Begins to run a model on some feeds in several ways: settings, and whether onnxruntime
+        optimises.
+        """
+        for settings, optimize in ways:
+            later = self.line.call(self._run, settings, model, optimize, feeds)
+            self._sessions[settings, id(model), optimize] = model, later
+
+    def opened(self, settings: Settings, model: Model, optimize: bool) -> Session | None:
+        """Waits for a session that was begun, and returns it; None if there is none. Each is
+        returned once.
+        """
+        begun = self._sessions.pop((settings, id(model), optimize), None)
+        return None if begun is None else begun[1].result()
+
+    def _run(
+        self, settings: Settings, model: Model, optimize: bool, list_of_feeds: Sequence[Feeds]
+    ) -> Session | None:
+        if self._room <= 0:
+            return None
+        try:
+            session = replace(settings, early=None).open(model, optimize=optimize)
+            for feeds in list_of_feeds if self._room > 0 else ():
+                results = session.run(feeds)
+                self._room -= sum(np.asarray(v).nbytes for v in results.values())
+                session.known[marks(feeds)] = feeds, results
+        except OnnxgradError:  # the check meets it where it belongs
+            self._room = 0
+            return None
+        return session
+
+
+_MOST_HELD = 1 << 28  # bytes of results that wait for the check
+
+
+def legal_ways(settings: Settings) -> list[tuple[Settings, bool]]:
+    """Returns the ways in which the original may run, beside its run without optimisations: the
+    settings, and whether onnxruntime optimises.
+    """
+    other = replace(settings, threads=2 if settings.threads == 1 else 1)
+    on_cpu = [] if settings.provider == "cpu" else [(replace(settings, provider="cpu"), False)]
+    return [(settings, True), (other, True), *on_cpu]
 
 
 @dataclass(frozen=True)
@@ -64,9 +124,16 @@ class Request:
     keep: ArraysFile | None = None  # receives the values of a run
     excuse: Mapping[str, str] = field(default_factory=dict)  # output -> mask of its rows
 
+    def alike(self, other: Request) -> bool:
+        """True if both requests want the same runs of the original."""
+        mine, theirs = (
+            (r.settings, r.dims, [*r.seeds], [*r.legs], r.budget, r.excuse) for r in (self, other)
+        )
+        return mine == theirs and self.inputs is other.inputs
+
     def on(self, provider: str) -> Request:
         """Returns the request for another provider, without the float64 check and the coverage."""
-        settings = replace(self.settings, provider=provider)
+        settings = replace(self.settings, provider=provider, early=None)
         return replace(
             self, settings=settings, legs=("onnxruntime",), coverage=None, layers=False, keep=None
         )
@@ -194,11 +261,7 @@ def calibrate(
     for trial in trials:
         if trial.exact is not None:
             trial.widen(as_computed(trial.exact, trial.expected))
-    other_threads = 2 if settings.threads == 1 else 1
-    legal = [(settings, True), (Settings(settings.provider, other_threads), True)]
-    if settings.provider != "cpu":
-        legal.append((Settings("cpu", settings.threads), False))
-    for setting, optimize in legal:
+    for setting, optimize in legal_ways(settings):
         try:
             session = setting.open(original.source, optimize=optimize)
             first = setting == settings

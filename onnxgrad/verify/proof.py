@@ -9,6 +9,7 @@ optimisations on and off, between one and two threads, and from the float64 refe
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,12 +33,10 @@ from onnxgrad.verify.custom_operators.boundaries import (
     Operator,
     UnknownOperator,
     around,
-    unknown_operators,
 )
 from onnxgrad.verify.custom_operators.result_types import CannotCut
 from onnxgrad.verify.declared_shapes import contradictions
-from onnxgrad.verify.feeds.generate import Feeder
-from onnxgrad.verify.feeds.proof_cases import Attempt, Chosen, Inputs, Results, choose_cases
+from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.float64_check import (
     Oracle,
     float64_check,
@@ -52,24 +51,20 @@ from onnxgrad.verify.onnxruntime_check import (
     Settings,
     limit_reached,
     onnxruntime_check,
-    open_original,
 )
+from onnxgrad.verify.original_runs import REFERENCE, Ahead, OriginalRuns
 from onnxgrad.verify.output_dependencies import new_weights
 from onnxgrad.verify.output_parts import Joins
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
-from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
 from onnxgrad.verify.report import Leg, Report, joined
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
 from onnxgrad.verify.trials import Found, Trial, excused
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import counted, option
-
-_REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
 
 
 @bounded
@@ -97,21 +92,12 @@ def verify(
     coverage: str | float | None = None,
     layers: bool = False,
     save: str | os.PathLike[str] | None = None,
+    early: Ahead | None = None,
 ) -> Report:
-    """Compares model `b` with the original `a` by running both; see `onnxgrad.verify`."""
-    legs, allow_empty = several(legs, "verify: legs"), several(allow_empty, "verify: allow_empty")
-    _check_legs(legs)
-    if not len(seeds):
-        raise InputError(f"{option('--seed', 'seeds')}: pass at least one seed")
-    bounds = Bounds.of(atol, rtol, metric)
-    providers = providers_of(provider)
-    if "onnxruntime" not in legs:
-        providers = providers[:1]
-    request = Request(
-        Settings(providers[0], threads), inputs, dims, seeds, legs, weights, float64_budget,
-        allow_empty, bounds, map or {}, None if coverage is None else wanted_share(coverage),
-        layers, excuse=excuse or {},
-    )  # fmt: skip
+    """Compares model `b` with the original `a` by running both; see `onnxgrad.verify`. `early`: the
+    runs of `a` that `ahead` began.
+    """
+    request, providers = _request(locals())
     if expect is None and b is None and save is None:
         raise InputError(f"pass a second model, or {option('--expect FILE', 'expect=')}")
     if expect is not None and b is not None:
@@ -120,32 +106,77 @@ def verify(
         if save is not None:
             keep = left.enter_context(ArraysFile(Path(save)))
             request = replace(request, keep=keep)
-        report = _on_all(a, a if b is None and expect is None else b, expect, request, providers)
+        if early is not None:
+            request = replace(request, settings=early.request.settings)
+        first = proof_model(a) if early is None else early.original()
+        second = a if b is None and expect is None else b
+        report = _on_all(first, second, expect, request, providers, early)
     if save is not None and not keep.names:
         report = replace(report, notes=(*report.notes, f"{save} was not written: no check ran"))
-    return replace(report, bounds=str(bounds))
+    return replace(report, bounds=str(request.bounds))
+
+
+def ahead(model: Model, options: Mapping[str, Any]) -> Ahead:
+    """Begins, in the background, the runs of `model` that a call of `verify` with these options
+    will need; pass the result to that call. A context, in which everything begun ends. Raises
+    InputError for invalid options.
+    """
+    defaults = cast("dict[str, Any]", verify.__wrapped__.__kwdefaults__)  # type: ignore[attr-defined]  # of functools.wraps
+    return Ahead(model, _request({**defaults, **options})[0])
+
+
+def _request(options: Mapping[str, Any]) -> tuple[Request, Sequence[str]]:
+    """Returns the arguments of `verify`, parsed for the first provider, and all providers. Raises
+    InputError.
+    """
+    legs = several(options["legs"], "verify: legs")
+    _check_legs(legs)
+    if not len(options["seeds"]):
+        raise InputError(f"{option('--seed', 'seeds')}: pass at least one seed")
+    bounds = Bounds.of(options["atol"], options["rtol"], options["metric"])
+    providers = providers_of(options["provider"])
+    share = options["coverage"]
+    request = Request(
+        Settings(providers[0], options["threads"]),
+        options["inputs"],
+        options["dims"],
+        options["seeds"],
+        legs,
+        options["weights"],
+        options["float64_budget"],
+        several(options["allow_empty"], "verify: allow_empty"),
+        bounds,
+        options["map"] or {},
+        None if share is None else wanted_share(share),
+        options["layers"],
+        excuse=options["excuse"] or {},
+    )
+    return request, providers if "onnxruntime" in legs else providers[:1]
 
 
 def _on_all(
-    a: Model | Any,
+    first: ProofModel,
     b: Model | Any | None,
     expect: Stored | None,
     request: Request,
     providers: Sequence[str],
+    early: Ahead | None,
 ) -> Report:
     """Compares the models on every provider, and joins the reports."""
     requests = [request, *(request.on(name) for name in providers[1:])]
-    first, second = proof_model(a), None if b is None else proof_model(b)
+    second = None if b is None else proof_model(b)
     reports = [
         against_stored(first, cast(Stored, expect), each)
         if second is None
-        else _around(first, second, each)
+        else _around(first, second, each, early)
         for each in requests
     ]
     return reports[0] if len(reports) == 1 else joined(reports, providers)
 
 
-def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
+def _around(
+    original: ProofModel, candidate: ProofModel, request: Request, early: Ahead | None
+) -> Report:
     """Compares the models. If onnxruntime lacks operators of the original, compares everything
     around their nodes.
     """
@@ -154,7 +185,7 @@ def _around(original: ProofModel, candidate: ProofModel, request: Request) -> Re
     try:
         while True:
             try:
-                report = _compared(models.original, models.candidate, request)
+                report = _compared(models.original, models.candidate, request, early)
                 break
             except UnknownOperator as error:
                 if unknown.keys() >= {*error.operators}:
@@ -189,9 +220,11 @@ def _nothing_ran(
     )  # fmt: skip
 
 
-def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> Report:
+def _compared(
+    original: ProofModel, candidate: ProofModel, request: Request, early: Ahead | None
+) -> Report:
     """Runs the requested checks, as far as possible."""
-    start, legs = time.monotonic(), request.legs
+    start = time.monotonic()
     outputs = [value.name for value in original.proto.graph.output]
     _check_outputs(request, outputs)
     names = interface_names(original.proto, request.names) if request.layers else request.names
@@ -203,43 +236,24 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
     draws = same_draws(original, candidate, demands.names.outputs)
     original, candidate = draws.original, draws.candidate
     demands = replace(demands, random=frozenset(draws.left))
-    budget = request.budget
-    oracle = Oracle(original, candidate, budget, demands) if "float64" in legs else None
-    session, ran = None, dict[str, Leg]()
-    refused: list[tuple[Mapping[str, int], RunFailed]] = []
-    feeder = Feeder(original.proto)
     try:
-        if "onnxruntime" in legs:
-            session, ran = _opened(original, request)
-        chosen = choose_cases(
-            original.proto,
-            request.inputs,
-            request.dims,
-            request.seeds,
-            _attempt(session, oracle),
-            on_refused=lambda plan, error: refused.append((plan, error)),
-            feeder=feeder,
-        )
+        runs = None if early is None else early.runs(original, request)
+        runs = runs or OriginalRuns(original, request).run()
     except (RunFailed, InputError) as error:
         cause = error if isinstance(error, RunFailed) else error.__cause__
-        if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == _REFERENCE):
+        if not isinstance(cause, RunFailed) or not (cause.limit or cause.stage == REFERENCE):
             raise  # the model itself failed; a limit or a failed reference proves nothing
         unproved = f"the float64 check could not run ({cause.reason})"
-        return _nothing_ran(
-            request,
-            start,
-            cause.reason,
-            (),
-            [limit_reached("the original model", cause) if cause.limit else unproved],
-        )
-    trials = [_trial(case, session, oracle, request.excuse) for case in chosen]
+        reason = limit_reached("the original model", cause) if cause.limit else unproved
+        return _nothing_ran(request, start, cause.reason, (), [reason])
+    runs.hold(candidate, demands)
     search = Search(
-        original, candidate, session, oracle, trials, request.seeds or (0,), request.dims or {},
-        refused, feeder,
+        original, candidate, runs.session, runs.oracle, runs.trials, request.seeds or (0,),
+        request.dims or {}, runs.refused, runs.feeder,
     )  # fmt: skip
     if request.inputs is None:
         search.run()
-    ties = Ties(original, budget)
+    ties = Ties(original, request.budget)
     for trial in search.trials:
         trial.ties = ties
     found = Found(
@@ -251,7 +265,7 @@ def _compared(original: ProofModel, candidate: ProofModel, request: Request) -> 
         unproved=draws.reasons(request.bounds),
         random=demands.random,
     )
-    report = _judged(search, request, demands, found, ran)
+    report = _judged(search, request, demands, found, runs.ran)
     if request.keep is not None:
         notes = keep_run(request.keep, search.trials[0], original.proto)
         report = replace(report, notes=(*report.notes, *notes))
@@ -271,11 +285,14 @@ def _judged(
     if search.session is not None:
         if oracle is not None:
             widen_by_rounding(oracle, trials)
+        early = request.settings.early
+        shapes = functools.partial(contradictions, original, candidate, trials, request.settings)
+        later = None if early is None or request.names else early.line.call(shapes)
         ran["onnxruntime"] = onnxruntime_check(
             original, candidate, trials, found, request.settings, demands, search.at_zero
         )
         if not request.names:
-            wrong, notes = contradictions(original, candidate, trials, request.settings)
+            wrong, notes = shapes() if later is None else later.result()
             found.unproved += wrong
             found.notes += notes
     if oracle is not None:
@@ -319,22 +336,6 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
     return [*unread, *([lacking] if lacking else [])]
 
 
-def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:
-    """Opens the original in onnxruntime. If onnxruntime lacks an operator for which the user
-    registered a float64 kernel, returns None and an onnxruntime check that did not run. Raises
-    errors as `open_original`, and UnknownOperator if there is no such kernel.
-    """
-    try:
-        return open_original(original, request.settings), {}
-    except CannotRun as error:
-        own = unknown_to_onnxruntime(original.proto, str(error))
-        if not own or "float64" not in request.legs:
-            raise unknown_operators(original.proto, error) or error from error
-        library = option("--custom-ops", "onnxgrad.custom_ops")
-        why = f"it lacks {own}, which a kernel of yours computes; {library} loads a library"
-        return None, {"onnxruntime": Leg("onnxruntime", False, why)}
-
-
 def _check_legs(legs: Sequence[str]) -> None:
     """Raises InputError if the name of a check is unknown, or if there is none."""
     unknown = [leg for leg in legs if leg not in LEGS]
@@ -353,16 +354,6 @@ def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
             f"{option('--allow-empty', 'allow_empty:')} {strange[0]}: the model has no such output "
             f"(outputs: {', '.join(outputs)})"
         )
-
-
-def _trial(
-    chosen: Chosen, session: Session | None, oracle: Oracle | None, excuse: Mapping[str, str]
-) -> Trial:
-    """Returns a trial of the case, with the original's float64 results if that check runs."""
-    trial = Trial.of(chosen, excuse)
-    if oracle is not None:
-        trial.exact = trial.expected if session is None else oracle.original(trial.feeds)
-    return trial
 
 
 def _divided(original: ProofModel, trials: Sequence[Trial], demands: Demands) -> list[str]:
@@ -400,22 +391,6 @@ def _recomputed(
         v.name: computed.get(names.get(v.name, v.name), set()) if anywhere else {TensorProto.FLOAT}
         for v in original.proto.graph.output
     }
-
-
-def _attempt(session: Session | None, oracle: Oracle | None) -> Attempt:
-    """Returns a function that runs the original, in onnxruntime if that check runs. The run shows
-    whether the model accepts the feeds.
-    """
-
-    def attempt(feeds: Results) -> Results:
-        if session is not None:
-            return session.run(feeds)
-        found = oracle.original(feeds) if oracle is not None else None
-        if found is None:
-            raise RunFailed(_REFERENCE, oracle.why if oracle is not None else "")
-        return found
-
-    return attempt
 
 
 def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provider: str) -> Report:

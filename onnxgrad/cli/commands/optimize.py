@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if (tuning := tuning_of(args)) is not None:
         options = options.having(tune=tuning)
     recipe = find(None if options.recipe is None else str(options.recipe))
-    hooks = Hooks(limits=bounding_us, show=out.aside, plugins=args.own_passes)
+    hooks = Hooks(limits=bounding_us, show=out.aside, plugins=args.own_passes, ahead=True)
     jobs = [Job.of(_options(args, options, recipe, name), hooks, recipe, name) for name in models]
     if recipe is not None:
         _complain(recipe, jobs, args, out)

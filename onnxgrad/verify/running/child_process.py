@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -205,8 +205,9 @@ class _Watch:
     def start(self) -> None:
         """Starts the watch."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._look, daemon=True)
+            thread.start()  # an interrupt here leaves nothing to join
+            self._thread = thread
 
     def __enter__(self) -> None:
         return None
@@ -313,6 +314,16 @@ def held(kind: str, started: Callable[[Child], object] | None = None) -> Iterato
             if child.alive():
                 yield child
                 return
+
+
+def interrupt(kinds: Iterable[str]) -> None:
+    """Kills the processes of these kinds, so that a thread that waits for an answer gets an error.
+    The next run starts new ones.
+    """
+    with _lock:
+        for kind in kinds:
+            if kind in _pool:
+                _pool[kind].process.kill()
 
 
 def close() -> None:

@@ -140,6 +140,10 @@ class Session:
     _key: str
     _payload: bytes | str = field(repr=False)
     _config: Mapping[str, Any] = field(repr=False)
+    # results of runs before anything asked for them, by `marks` of their feeds; each is used once
+    known: dict[object, tuple[Feeds, dict[str, Value]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def idle(self) -> bool:
@@ -154,6 +158,10 @@ class Session:
 
         Raises InputError if an input is missing or unknown, and RunFailed if onnxruntime fails.
         """
+        if outputs is None and self.known:
+            found = self.known.pop(marks(feeds), None)
+            if found is not None:
+                return found[1]
         missing = [
             i.name for i in self.inputs if i.name not in feeds and not i.type.startswith("optional")
         ]
@@ -210,6 +218,11 @@ class Session:
                     dict(self._config),
                 )
             return _ask(child, timeout, "run", verb, self._key, *arguments)
+
+
+def marks(feeds: Feeds) -> object:
+    """Returns a key for feeds with the same arrays (not only equal ones)."""
+    return frozenset((name, id(value)) for name, value in feeds.items())
 
 
 def _all_plain(feeds: Feeds) -> dict[str, Value]:

@@ -1,0 +1,156 @@
+"""The part of a proof that needs only the original: the choice of the cases, and its results.
+
+`optimize` begins this part before it rewrites the model (`Ahead`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxgrad.errors import CannotRun
+from onnxgrad.verify.custom_operators.boundaries import unknown_operators
+from onnxgrad.verify.feeds.generate import Feeder
+from onnxgrad.verify.feeds.proof_cases import Results, choose_cases
+from onnxgrad.verify.float64_check import Oracle
+from onnxgrad.verify.interface import Demands
+from onnxgrad.verify.onnxruntime_check import EarlyRuns, Request, legal_ways, open_original
+from onnxgrad.verify.proof_model import ProofModel, proof_model
+from onnxgrad.verify.random_operators import randoms
+from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
+from onnxgrad.verify.report import Leg
+from onnxgrad.verify.running.background import Background
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import Session
+from onnxgrad.verify.trials import Trial
+from onnxgrad.wording import option
+
+REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
+
+
+class OriginalRuns:
+    """The original's session, its cases and its results on them. `refused`: the sizes with which
+    it does not run. `ran`: an onnxruntime check that cannot run.
+    """
+
+    def __init__(self, original: ProofModel, request: Request) -> None:
+        self.original, self.request = original, request
+        self.feeder = Feeder(original.proto)
+        self.refused: list[tuple[Mapping[str, int], RunFailed]] = []
+        self.session: Session | None = None
+        self.ran: dict[str, Leg] = {}
+        self.trials: list[Trial] = []
+        legs, budget = request.legs, request.budget
+        self.oracle = Oracle(original, original, budget) if "float64" in legs else None
+
+    def run(self) -> OriginalRuns:
+        """Chooses the cases and runs the original on them. Raises errors as `open_original` and
+        `choose_cases`, and UnknownOperator.
+        """
+        request = self.request
+        if "onnxruntime" in request.legs:
+            self.session, self.ran = _opened(self.original, request)
+        cases = choose_cases(
+            self.original.proto,
+            request.inputs,
+            request.dims,
+            request.seeds,
+            self._attempt,
+            on_refused=lambda plan, error: self.refused.append((plan, error)),
+            feeder=self.feeder,
+        )
+        self.trials = [Trial.of(case, request.excuse) for case in cases]
+        settings = request.settings
+        if settings.early is not None and self.session is not None:
+            feeds = [case.feeds for case in cases]
+            settings.early.begin(self.original.source, legal_ways(settings), feeds)
+        if self.oracle is not None:
+            for trial in self.trials:
+                known = self.session is None
+                trial.exact = trial.expected if known else self.oracle.original(trial.feeds)
+        return self
+
+    def hold(self, candidate: ProofModel, demands: Demands) -> None:
+        """Sets the second model. If runs may be early, begins its runs in onnxruntime."""
+        if self.oracle is not None:
+            self.oracle.subjects["candidate"], self.oracle.demands = candidate, demands
+        settings = self.request.settings
+        if settings.early is not None and self.session is not None:
+            feeds = [demands.names.feeds(trial.feeds) for trial in self.trials]
+            settings.early.begin(candidate.source, [(settings, True), (settings, False)], feeds)
+
+    def _attempt(self, feeds: Results) -> Results:
+        """Runs the original, in onnxruntime if that check runs. The run shows whether the model
+        accepts the feeds.
+        """
+        if self.session is not None:
+            return self.session.run(feeds)
+        found = self.oracle.original(feeds) if self.oracle is not None else None
+        if found is None:
+            raise RunFailed(REFERENCE, self.oracle.why if self.oracle is not None else "")
+        return found
+
+
+class Ahead(contextlib.ExitStack):
+    """`OriginalRuns` in the background, and with them the runs in onnxruntime that follow. At the
+    end of the context none is left.
+    """
+
+    def __init__(self, model: Any, request: Request) -> None:
+        super().__init__()
+        with contextlib.ExitStack() as threads:
+            line = threads.enter_context(Background("cpu", "float64"))
+            early = EarlyRuns(threads.enter_context(Background("cpu")))
+            self.request = replace(request, settings=replace(request.settings, early=early))
+            self._original = line.call(proof_model, model)
+            self._runs = line.call(lambda: OriginalRuns(self.original(), self.request).run())
+            self.push(threads.pop_all())
+
+    def original(self) -> ProofModel:
+        """Waits for the original. Raises errors as `proof_model`."""
+        return self._original.result()
+
+    def runs(self, original: ProofModel, request: Request) -> OriginalRuns | None:
+        """Waits for the runs, and returns them if they are of this original and such a request.
+        Raises errors as `OriginalRuns.run`.
+        """
+        alike = original is self.original() and request.alike(self.request)
+        return self._runs.result() if alike else None
+
+
+def may_run_ahead(model: ModelProto, size: int) -> bool:
+    """True if the runs of a model gain time ahead: there is a second core, `size` (the bytes of its
+    weights) leaves memory for other work, and no random operator makes the proof replace the model.
+    """
+    return _cores() > 1 and size <= _MOST_BYTES and not randoms(model)
+
+
+_MOST_BYTES = 1 << 30
+
+
+def _cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:
+    """Opens the original in onnxruntime. If onnxruntime lacks an operator for which the user
+    registered a float64 kernel, returns None and an onnxruntime check that did not run. Raises
+    errors as `open_original`, and UnknownOperator if there is no such kernel.
+    """
+    try:
+        return open_original(original, request.settings), {}
+    except CannotRun as error:
+        own = unknown_to_onnxruntime(original.proto, str(error))
+        if not own or "float64" not in request.legs:
+            raise unknown_operators(original.proto, error) or error from error
+        library = option("--custom-ops", "onnxgrad.custom_ops")
+        why = f"it lacks {own}, which a kernel of yours computes; {library} loads a library"
+        return None, {"onnxruntime": Leg("onnxruntime", False, why)}

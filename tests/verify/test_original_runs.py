@@ -1,0 +1,138 @@
+"""The original's half of a proof, begun before the passes: the same report, and nothing left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
+from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.passes.rule_passes import remove_noops
+from onnxgrad.verify import Report, original_runs, verify
+from onnxgrad.verify.onnxruntime_check import EarlyRuns
+from onnxgrad.verify.proof import ahead
+from onnxgrad.verify.running.session import Session
+from tests.helpers import parse
+from tests.jobs.test_optimize import Wrong, network
+
+ADD = "g (float[N,4] x) => (float[N,4] o) { s = Add(x, x) o = Tanh(s) }"
+MUL = "g (float[N,4] x) => (float[N,4] o) <float two = {2}> { s = Mul(x, two) o = Tanh(s) }"
+WRONG = "g (float[N,4] x) => (float[N,4] o) <float two = {2.001}> { s = Mul(x, two) o = Tanh(s) }"
+RANDOM = "g (float[N,4] x) => (float[N,4] o) { r = RandomNormalLike(x) o = Add(x, r) }"
+# Gather refuses the indices that a proof makes up; the second model's Sqrt is NaN throughout
+REFUSES = "g (int64[3] i) => (float[3] o) <float[2] w = {1, 2}> { j = Add(i, i) k = Mul(j, j) l = Add(k, i) m = Neg(l) n = Sub(m, k) o = Gather(w, n) }"
+NAN = "g (float[N,4] x) => (float[N,4] o) { a = Abs(x) b = Neg(a) c = Sub(b, a) o = Log(c) }"
+DIES = """
+g (int64[1] x) => (int64[1] y) <int64[1] a = {-9223372036854775808}, int64[1] b = {-1}> { c = Div(a, b) y = Add(x, c) }
+"""
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = threading.active_count()
+    monkeypatch.setattr(original_runs, "_cores", lambda: 2)
+    yield
+    assert threading.active_count() == before
+
+
+def outcome(report: Report | OnnxgradError) -> Any:
+    if isinstance(report, OnnxgradError):
+        return type(report), str(report)
+    return {k: v for k, v in report.to_dict().items() if k != "seconds"}
+
+
+def compared(a: Any, b: Any, options: Mapping[str, Any], early: bool) -> Any:
+    try:
+        if not early:
+            return outcome(verify(a, b, **options))
+        with ahead(a, options) as begun:
+            return outcome(verify(a, b, early=begun, **options))
+    except OnnxgradError as error:
+        return outcome(error)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options"),
+    [
+        (ADD, MUL, {}),
+        (ADD, WRONG, {}),
+        (ADD, MUL, {"legs": ("float64",), "seeds": (3,)}),
+        (ADD, MUL, {"legs": ("onnxruntime",), "threads": 2, "dims": {"N": 5}}),
+        (ADD, MUL, {"inputs": {"x": np.ones((2, 4), np.float32)}}),
+        (ADD, MUL, {"float64_budget": 1e-9}),
+        (ADD, MUL, {"inputs": {"y": np.ones((2, 4), np.float32)}}),
+        (RANDOM, RANDOM, {}),
+        (REFUSES, REFUSES, {}),
+        (NAN, NAN, {}),
+        (DIES, DIES, {}),
+        (DIES.replace("Div", "Mul"), DIES, {}),
+    ],
+)
+def test_the_report_is_that_of_a_proof_that_begins_later(
+    a: str, b: str, options: dict[str, Any]
+) -> None:
+    models = parse(a), parse(b)
+    assert compared(*models, options, early=True) == compared(*models, options, early=False)
+
+
+def test_runs_happen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many runs in onnxruntime as without, and the second model's are early too."""
+    runs: list[str] = []
+    run, given = Session._ask, EarlyRuns.opened
+    monkeypatch.setattr(
+        Session, "_ask", lambda self, t, verb, *a: (runs.append(verb), run(self, t, verb, *a))[1]
+    )
+    opened: list[Session | None] = []
+
+    def watch(self: EarlyRuns, *words: Any) -> Session | None:
+        opened.append(given(self, *words))
+        return opened[-1]
+
+    monkeypatch.setattr(EarlyRuns, "opened", watch)
+    models, counts = (parse(ADD), parse(MUL)), []
+    for early in (False, True):
+        runs.clear()
+        compared(*models, {}, early=early)
+        counts.append(len(runs))
+    assert counts[0] == counts[1] > 0
+    found = [session for session in opened if session is not None]
+    assert len(found) == 4 and not any(session.known for session in found), "each result was used"
+
+
+def test_other_options_than_those_begun_run_again() -> None:
+    a, b = parse(ADD), parse(MUL)
+    with ahead(a, {"seeds": (0,)}) as early:
+        report = verify(a, b, early=early, seeds=(4, 5))
+    assert outcome(report) == compared(a, b, {"seeds": (4, 5)}, early=False)
+
+
+def test_optimize_names_the_wrong_rewrite_and_proves_weights_beside_the_file(
+    tmp_path: Path,
+) -> None:
+    words = []
+    for early in (False, True):
+        with pytest.raises(RewriteRefuted) as refused:
+            optimize_program(network(), Pipeline((remove_noops(), Wrong())), ahead=early)
+        words.append(str(refused.value))
+    assert words[0] == words[1] and "number 4, tanh_is_nearly_this" in words[0]
+    onnx.save(network(), tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    reports = [
+        optimize_program(tmp_path / "m.onnx", Pipeline.of("clean"), ahead=early).report
+        for early in (False, True)
+    ]
+    assert all(reports) and outcome(reports[0]) == outcome(reports[1])  # type: ignore[arg-type]
+
+
+def test_one_core_random_operators_and_large_models_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert original_runs.may_run_ahead(parse(ADD), 100)
+    assert not original_runs.may_run_ahead(parse(RANDOM), 100)
+    assert not original_runs.may_run_ahead(parse(ADD), 3 << 30)
+    monkeypatch.setattr(original_runs, "_cores", lambda: 1)
+    assert not original_runs.may_run_ahead(parse(ADD), 100)
