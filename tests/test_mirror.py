@@ -72,9 +72,6 @@ HOMES: dict[str, dict[str, str]] = {
         "training": "jobs/training/test_fit",
         "jobs/surgery_declarations": "jobs/test_edit",
     },
-    "parts of one proof, which only a whole one shows to work": {
-        "verify/onnxruntime_check": "verify/test_proof",
-    },
     "what a run of a step needs, seen where it runs": {
     },
     "the two sides of one pipe": {

@@ -7,7 +7,8 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from onnx import ModelProto, TensorProto
 
@@ -37,6 +38,7 @@ from onnxgrad.verify.tolerance import (
 from onnxgrad.verify.trials import Found, Trial
 from onnxgrad.wording import option
 
+_R = TypeVar("_R")
 _JITTER = 2.0**-51
 _PERTURBED_RUNS = 3
 _LAST_BITS = 2.0**-22  # the relative error of a float32 sum of hundreds of terms
@@ -104,15 +106,28 @@ class Oracle:
         everywhere: bool = False,
         steps: bool = True,
     ) -> Results | None:
+        count = None if jitter or not steps else (os.getpid(), self._count)
+        return self._within_budget(
+            which,
+            lambda model: model.run(
+                feeds, seconds=self.left, jitter=jitter, seed=seed, count=count,
+                everywhere=everywhere, steps=steps,
+            ),
+        )  # fmt: skip
+
+    def prepare(self) -> None:
+        """Compiles the original before its feeds are known. A failure shows at its first run."""
+        self._within_budget("original", lambda model: model.prepare(self.left))
+        if self.left > 0:
+            self.why = ""
+
+    def _within_budget(self, which: str, run: Callable[[Float64], _R]) -> _R | None:
+        """Returns what `run` makes of a model's evaluator; None after an error, or without time."""
         if self.left <= 0:
             return None
         started, self.failed = time.monotonic(), False
         try:
-            count = None if jitter or not steps else (os.getpid(), self._count)
-            return self._evaluator(which).run(
-                feeds, seconds=self.left, jitter=jitter, seed=seed, count=count,
-                everywhere=everywhere, steps=steps,
-            )  # fmt: skip
+            return run(self._evaluator(which))
         except LimitReached:
             raise
         except OnnxgradError as error:

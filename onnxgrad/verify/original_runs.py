@@ -53,6 +53,11 @@ class OriginalRuns:
         `choose_cases`, and UnknownOperator.
         """
         request = self.request
+        settings = request.settings
+        if settings.early is not None and "onnxruntime" in request.legs:
+            settings.early.begin(self.original.source, [(settings, False)], [])
+            if self.oracle is not None:
+                self.oracle.prepare()
         if "onnxruntime" in request.legs:
             self.session, self.ran = _opened(self.original, request)
         cases = choose_cases(
@@ -65,7 +70,6 @@ class OriginalRuns:
             feeder=self.feeder,
         )
         self.trials = [Trial.of(case, request.excuse) for case in cases]
-        settings = request.settings
         if settings.early is not None and self.session is not None:
             feeds = [case.feeds for case in cases]
             settings.early.begin(self.original.source, legal_ways(settings), feeds)

@@ -103,7 +103,7 @@ def test_runs_happen_once(monkeypatch: pytest.MonkeyPatch) -> None:
         counts.append(len(runs))
     assert counts[0] == counts[1] > 0
     found = [session for session in opened if session is not None]
-    assert len(found) == 4 and not any(session.known for session in found), "each result was used"
+    assert len(found) == 5 and not any(session.known for session in found), "each result was used"
 
 
 def test_other_options_than_those_begun_run_again() -> None:

@@ -69,9 +69,17 @@ class Float64:
         with held("float64") as child:
             found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
             if found is None:  # the child has not compiled it, or has dropped it
-                _ask(child, limit, "exact.open", self._key, sendable(self._payload), self._own)
+                self._open(child, limit)
                 found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
         return cast("dict[str, Value]", found)
+
+    def prepare(self, seconds: float) -> None:
+        """Compiles the model in the child before its first run. Raises errors as `run`."""
+        with held("float64") as child:
+            self._open(child, seconds + _GRACE)
+
+    def _open(self, child: Child, limit: float) -> None:
+        _ask(child, limit, "exact.open", self._key, sendable(self._payload), self._own)
 
     def covered(self, count: object, then: str = "") -> list[Item]:
         """Returns the items that the runs with this `count` reached, as `Reference.covered`; none

@@ -17,6 +17,7 @@ from onnxgrad.verify.running.child_process import interrupt
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _AGAIN = 0.05  # seconds between attempts to end a call
+_ATTEMPTS = 20
 
 
 class Later(Generic[_R]):
@@ -73,10 +74,14 @@ class Background:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Ends the thread. If a call is under way, the children that it uses are killed."""
+        """Ends the thread. If a call is under way, the children that it uses are killed. A call that
+        computes in this process for long is left to itself, in a daemon thread.
+        """
         self._stopped = True
         self._calls.put(None)
         self._thread.join(_AGAIN)
-        while self._thread.is_alive():
+        for _ in range(_ATTEMPTS):
+            if not self._thread.is_alive():
+                return
             interrupt(self._kinds)
             self._thread.join(_AGAIN)
