@@ -6,16 +6,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 from onnxgrad.cli.help_text import examples_text
-from onnxgrad.jobs import declarations as jobs
-from onnxgrad.jobs import gradient_declarations as gradients
-from onnxgrad.jobs import surgery_declarations as surgery
 from onnxgrad.jobs.declared import Declaration, add_flags, group_of, reader
-from onnxgrad.jobs.gradient_declarations import PRODUCTS, SPLIT
-from onnxgrad.jobs.groups import Seconds
-from onnxgrad.jobs.training import declarations as training
+from onnxgrad.jobs.groups import PRODUCTS, SPLIT, Seconds
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 
@@ -33,19 +29,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Command:
-    """`onnxgrad NAME`: its summary, the declaration of its job, its own rows and two examples.
-    `required` lists exclusive groups in which one argument must be given. `module` is the module
-    of `cli.commands` that runs the command, if its name differs.
+    """`onnxgrad NAME`: its summary, two examples, its own rows, and the declaration of its `job` or
+    its name in onnxgrad.jobs. `required` lists exclusive groups in which one argument must be
+    given. `module` is the module of `cli.commands` that runs the command, if its name differs.
     """
 
     summary: str
     examples: tuple[tuple[str, str], tuple[str, str]]
     rows: tuple[Row, ...] = ()
-    options: type[Declaration] | None = None
+    job: type[Declaration] | str = ""
     required: tuple[str, ...] = ()
     text: str = ""
     defaults: tuple[tuple[str, Any], ...] = ()
     module: str = ""
+
+    @property
+    def options(self) -> type[Declaration] | None:
+        """The declaration of its job, which is imported only now."""
+        if not isinstance(self.job, str) or not self.job:
+            return self.job or None
+        module, _, name = self.job.rpartition(".")
+        return cast("type[Declaration]", getattr(import_module(f"onnxgrad.jobs.{module}"), name))
 
 
 def row(*names: str, title: str = "", either: str = "", **keywords: Any) -> Row:
@@ -81,13 +85,9 @@ HTML = row("--html", metavar="FILE", help=_PAGE)
 
 def custom_ops(title: str) -> Row:
     """Return the row of --custom-ops, for each command that runs models in onnxruntime."""
+    help = "a library of custom operators for onnxruntime; it runs with your rights"
     return row(
-        "--custom-ops",
-        title=title,
-        action="append",
-        default=[],
-        metavar="LIB.so",
-        help="a library of custom operators for onnxruntime; it runs with your rights",
+        "--custom-ops", title=title, action="append", default=[], metavar="LIB.so", help=help
     )
 
 
@@ -147,7 +147,7 @@ COMMANDS: dict[str, Command] = {
                 help="apply the decisions of an earlier --tune without measuring; same bytes"),
             custom_ops("proof"),
         ),
-        jobs.OptimizeOptions,
+        "declarations.OptimizeOptions",
     ),
     "ci": Command(
         "optimise and prove every model of a recipe, check its requirements, compare with the lock",
@@ -169,7 +169,7 @@ COMMANDS: dict[str, Command] = {
                 "each model that failed or changed; GitHub shows it beside the file (default: if "
                 "GITHUB_ACTIONS is true)"),
         ),
-        jobs.CiOptions,
+        "declarations.CiOptions",
         # the recipe's `out` may be where a report goes too: places are checked when it is there
         defaults=(("makes_folders", True),),
     ),
@@ -195,7 +195,7 @@ COMMANDS: dict[str, Command] = {
                 "mode), fwd fwd_f.onnx (forward mode), fwd of adj_f.onnx fwd_adj_f.onnx"),
             custom_ops("proof"),
         ),
-        gradients.GradOptions,
+        "gradient_declarations.GradOptions",
     ),
     "check-grad": Command(
         "compare a model's gradient with finite differences, value by value",
@@ -204,7 +204,7 @@ COMMANDS: dict[str, Command] = {
          ("check-grad model.onnx --target loss --input batch.npz --seed 1",
           "on your own values, in other directions")),
         (MODEL, custom_ops("check")),
-        gradients.CheckGradientOptions,
+        "gradient_declarations.CheckGradientOptions",
     ),
     "train-step": Command(
         "write a training step as a folder of plain ONNX files: loss, gradient and update",
@@ -228,7 +228,7 @@ COMMANDS: dict[str, Command] = {
                 "data and losses, for the tests of a client"),
             custom_ops("proof"),
         ),
-        training.TrainStepOptions,
+        "training.declarations.TrainStepOptions",
     ),
     "fit": Command(
         "train a model on data, without the framework that made it",
@@ -243,7 +243,7 @@ COMMANDS: dict[str, Command] = {
                 help="if MODEL is a folder: the model from which the step was built, for -o"),
             custom_ops("run"),
         ),
-        training.FitOptions,
+        "training.declarations.FitOptions",
     ),
     "verify": Command(
         "run two models and report whether they compute the same",
@@ -255,7 +255,7 @@ COMMANDS: dict[str, Command] = {
             row("b", metavar="B", nargs="?", help="the model that should compute the same"),
             custom_ops("proof"),
         ),
-        jobs.VerifyOptions,
+        "declarations.VerifyOptions",
     ),
     "inspect": Command(
         "show a model's interface, operators, parameters and costs, or its graph as text",
@@ -270,7 +270,7 @@ COMMANDS: dict[str, Command] = {
                 help="list each constant with its role, and why it is a weight or not (`params`)"),
             HTML,
         ),
-        jobs.InspectOptions,
+        "declarations.InspectOptions",
     ),
     "convert-opset": Command(
         "change a model's opset (upgrade or downgrade) and prove that it computes the same",
@@ -278,7 +278,7 @@ COMMANDS: dict[str, Command] = {
          ("convert-opset model.onnx --to 21 -o - | onnxgrad inspect -",
           "show the result without writing a file")),
         (MODEL, NEEDED, custom_ops("proof")),
-        jobs.ConvertOpsetOptions,
+        "declarations.ConvertOpsetOptions",
     ),
     "float16": Command(
         "convert float32 weights and computations to float16 (half precision), proved within "
@@ -288,7 +288,7 @@ COMMANDS: dict[str, Command] = {
          ("float16 model.onnx -o out.onnx --keep 'Reduce*' --metric worst=0.01",
           "keep reductions in float32, with a tighter bound")),
         (MODEL, NEEDED, custom_ops("proof")),
-        jobs.Float16Options,
+        "declarations.Float16Options",
     ),
     "extract": Command(
         "write a subgraph, the part of a model between given values, proved against the whole",
@@ -297,7 +297,7 @@ COMMANDS: dict[str, Command] = {
          ("extract model.onnx --inputs hidden --outputs logits -o head.onnx",
           "the part behind it")),
         (MODEL, NEEDED),
-        surgery.ExtractOptions,
+        "surgery_declarations.ExtractOptions",
         module="surgery",
     ),
     "open-batch": Command(
@@ -306,14 +306,14 @@ COMMANDS: dict[str, Command] = {
          ("open-batch scene.onnx --open height=x.2 --open width=x.3 -o out.onnx",
           "a picture of any size, if all that follows its size is certain")),
         (MODEL, NEEDED, custom_ops("proof")),
-        surgery.OpenBatchOptions,
+        "surgery_declarations.OpenBatchOptions",
     ),
     "vmap": Command(
         "map a model over a new axis of inputs: all rows in one run, proved row by row",
         (("vmap model.onnx -o out.onnx", "a new first axis in every input and output"),
          ("vmap model.onnx --map x=1,w1 -o out.onnx", "second in x, and one of the weight w1")),
         (MODEL, NEEDED, custom_ops("proof")),
-        surgery.VmapOptions,
+        "surgery_declarations.VmapOptions",
         module="open_batch",
     ),
     "edit": Command(
@@ -323,7 +323,7 @@ COMMANDS: dict[str, Command] = {
          ("edit model.onnx --bind t=batch.npz -o out.onnx",
           "replace the input t by its value in the file")),
         (MODEL, NEEDED, custom_ops("proof")),
-        surgery.EditOptions,
+        "surgery_declarations.EditOptions",
         module="surgery",
     ),
     "join": Command(
@@ -334,7 +334,7 @@ COMMANDS: dict[str, Command] = {
           "prefix B's names, and keep A's output as an output")),
         (row("a", metavar="A", help="the model that runs first, or - for stdin"),
          row("b", metavar="B", help="the model that it feeds"), NEEDED, custom_ops("proof")),
-        surgery.JoinOptions,
+        "surgery_declarations.JoinOptions",
         module="surgery",
     ),
     "lift": Command(
@@ -349,7 +349,7 @@ COMMANDS: dict[str, Command] = {
                 help="the file for the model that runs once; its outputs are inputs of OUT"),
             custom_ops("proof"),
         ),
-        surgery.LiftOptions,
+        "surgery_declarations.LiftOptions",
         module="surgery",
     ),
     "metadata": Command(
@@ -357,7 +357,7 @@ COMMANDS: dict[str, Command] = {
         (("metadata model.onnx", "list the metadata"),
          ("metadata model.onnx --set author=me -o out.onnx", "add an entry")),
         (MODEL, OUTPUT),
-        surgery.MetadataOptions,
+        "surgery_declarations.MetadataOptions",
     ),
     "diff": Command(
         "list the differences between two models",
@@ -365,7 +365,7 @@ COMMANDS: dict[str, Command] = {
          ("diff model.onnx out.onnx --json changes.json", "also write them as JSON")),
         (row("a", metavar="A", help="an ONNX file, or - for stdin"),
          row("b", metavar="B", help="the ONNX file to compare with A"), HTML),
-        jobs.DiffOptions,
+        "declarations.DiffOptions",
     ),
     "reduce": Command(
         "find the smallest model that still fails a check, by delta debugging",
@@ -382,7 +382,7 @@ COMMANDS: dict[str, Command] = {
                 "that fails on the model, such as 'optimize --preset X', 'grad', 'check-grad': a "
                 "candidate must fail with the same exit code, 1 or 3"),
         ),
-        jobs.ReduceOptions,
+        "declarations.ReduceOptions",
         required=("how",),
         text=_REDUCING,
     ),
@@ -396,7 +396,7 @@ COMMANDS: dict[str, Command] = {
                 help="ONNX files with equal inputs; ratios are to the first"),
             HTML, custom_ops("measuring"),
         ),
-        jobs.BenchOptions,
+        "declarations.BenchOptions",
     ),
     "place": Command(
         "assign nodes to devices for onnxruntime, and show the copies between devices",
@@ -406,7 +406,7 @@ COMMANDS: dict[str, Command] = {
           "also place neighbours of placed nodes, and write the model")),
         (MODEL, row("-o", "--output", metavar="OUT",
                     help="the file to write; - is stdout (default: write nothing)")),
-        jobs.PlaceOptions,
+        "declarations.PlaceOptions",
     ),
     "passes": Command(
         "list the passes with their laws and options, and the presets",

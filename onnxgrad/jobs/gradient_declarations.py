@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import (
+    PRODUCTS,
+    SPLIT,
     Bounds,
     Instance,
     Limits,
@@ -53,8 +55,6 @@ Checkpoints: TypeAlias = (
     "Annotated[Annotated[Checkpoint, Instance('Checkpoint')] | Mapping[str, Sequence[Any]]"
     " | Sequence[str] | str | int, _Marks()]"
 )
-PRODUCTS = "products, in place of the gradient"
-SPLIT = "two models, in place of the gradient"
 Targets: TypeAlias = Annotated[str | int | Sequence[str | int], Word()]
 _ADJOINT = (
     "ones: start with ones, for scalar targets; input: targets of any shape, whose adjoints become "

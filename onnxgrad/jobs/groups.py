@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from onnxgrad.verify.feeds.proof_cases import Inputs
 
 # ---- kinds of values: `check` a value, `read` one word of a flag, `join` several ----------------
+# titles of groups of flags
+PRODUCTS = "products, in place of the gradient"
+SPLIT = "two models, in place of the gradient"
 
 
 class Word:

@@ -59,7 +59,7 @@ def stand(model: Any, *, options: More, report: bool = False) -> Any:
 @pytest.fixture
 def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The command has it."""
-    monkeypatch.setitem(COMMANDS, "optimize", replace(COMMANDS["optimize"], options=More))
+    monkeypatch.setitem(COMMANDS, "optimize", replace(COMMANDS["optimize"], job=More))
     return ["optimize", "m.onnx"]
 
 

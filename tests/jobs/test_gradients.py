@@ -77,7 +77,7 @@ def test_an_option_is_declared_once(
     assert "turtles: Annotated[int, Range(1, 9)] = 3" in make_stubs.stub({"stand": stand})
     with pytest.raises(InputError, match=f"^{more.job}: turtles must be from 1 to 9, not 0$"):
         stand(MLP, turtles=0)
-    monkeypatch.setitem(COMMANDS, command, replace(COMMANDS[command], options=more))
+    monkeypatch.setitem(COMMANDS, command, replace(COMMANDS[command], job=more))
     words = [command, MLP, *(["-o", "no/such"] if command == "grad" else [])]
     args = parser_for(words).parse_args([*words, "--turtles", "5"])
     assert from_flags(more, args).settings()["turtles"] == 5

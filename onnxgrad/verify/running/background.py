@@ -74,8 +74,8 @@ class Background:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Ends the thread. If a call is under way, the children that it uses are killed. A call that
-        computes in this process for long is left to itself, in a daemon thread.
+        """Ends the thread. The children that a call under way uses are killed. A call that computes
+        in this process for long is left to itself, in a daemon thread.
         """
         self._stopped = True
         self._calls.put(None)

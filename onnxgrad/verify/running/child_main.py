@@ -159,5 +159,6 @@ def main() -> None:
     elif sys.argv[1] == "cpu":
         with contextlib.suppress(Exception):  # the first request reports the failure
             import onnxruntime  # noqa: F401
+    gc.freeze()  # the imported objects stay
     gc.enable()
     serve(sys.stdin.buffer, answers)
