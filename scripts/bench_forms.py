@@ -165,6 +165,51 @@ def layer_norms(rounds: int) -> list[str]:
     return lines
 
 
+def products(rounds: int) -> list[str]:
+    """A weight's gradient: Gemm with transA, or a product with a transposed operand."""
+    lines = []
+    for b, s, k, n in [
+        (8, 64, 256, 1024),
+        (8, 64, 1024, 256),
+        (8, 65, 192, 768),
+        (4, 64, 256, 256),
+    ]:
+        head = f"g (float[{b},{s},{k}] x, float[{b},{s},{n}] g) => (float[{k},{n}] y)"
+        own = f"int64[2] flat = {{-1, {n}}}"
+        forms = {
+            "transA": f"{head} <{own}, int64[2] rows = {{-1, {k}}}> "
+            "{ a = Reshape (x, rows) c = Reshape (g, flat) y = Gemm <transA = 1> (a, c) }",
+            "transposed": f"{head} <{own}, int64[2] turned = {{{k}, -1}}> "
+            "{ t = Transpose <perm = [2, 0, 1]> (x) a = Reshape (t, turned) "
+            "c = Reshape (g, flat) y = MatMul (a, c) }",
+        }
+        feeds = {"x": (b, s, k), "g": (b, s, n)}
+        arrays = {v: RNG.standard_normal(shape, np.float32) for v, shape in feeds.items()}
+        lines.append(row(f"({b * s}, {k})' ({b * s}, {n})", forms, arrays, rounds))
+    return lines
+
+
+def masks(rounds: int) -> list[str]:
+    """The gradient of Relu. The product makes NaN of an adjoint that is infinite or NaN where the
+    mask is 0, so it is no choice. PRelu selects without it, but by a branch as Where does.
+    """
+    lines = []
+    for sizes in ("8,64,32,32", "8,64,16,16", "64,512"):
+        head = f"g (float[{sizes}] y, float[{sizes}] g) => (float[{sizes}] d)"
+        own = "<float zero = {0.0}>"
+        forms = {
+            "Where": f"{head} {own} {{ c = Greater (y, zero) d = Where (c, g, zero) }}",
+            "product": f"{head} {own} {{ c = Greater (y, zero) m = Cast <to = 1> (c) "
+            "d = Mul (m, g) }",
+            "PRelu": f"{head} {own} {{ c = Greater (y, zero) n = Not (c) m = Cast <to = 1> (c) "
+            "o = Cast <to = 1> (n) s = Sub (o, m) r = PRelu (s, g) d = Sub (o, r) }",
+        }
+        shape = tuple(int(n) for n in sizes.split(","))
+        y, g = (RNG.standard_normal(shape, np.float32) for _ in range(2))
+        lines.append(row(f"Relu of ({sizes})", forms, {"y": np.maximum(y, 0), "g": g}, rounds))
+    return lines
+
+
 def main() -> None:
     """Print the tables; with --write, record them."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -172,7 +217,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="record the result in scripts/results")
     arguments = parser.parse_args()
     lines = ["One thread, CPU time, medians; the first form's time, the others over it.", ""]
-    for part in (sums, embeddings, gelu, layer_norms):
+    for part in (sums, embeddings, gelu, layer_norms, products, masks):
         table = part(arguments.rounds)
         columns = table[0].count(" | ")
         lines += [f"| what{' | ' * columns}|", f"|{'---|' * (columns + 1)}", *table, ""]

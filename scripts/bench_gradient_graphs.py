@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="record the result in scripts/results")
     arguments = parser.parse_args()
     lines = []
-    for line in (*counts(), "", *(times(arguments) if arguments.names else ())):
+    for line in chain(counts(), [""], times(arguments) if arguments.names else ()):
         print(line, flush=True)
         lines.append(line)
     if arguments.write:
