@@ -22,7 +22,7 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, a, b, s, p, q = capture("x a b s p q")
+x, y, a, b, s, p, q = capture("x y a b s p q")
 
 _VIEWS = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 
@@ -116,6 +116,17 @@ def view_of_view(x: Var, inner: Binding, root: Binding) -> Any:
     if root.op == inner.op or root.version < 5:
         return None  # axes meet in Squeeze of Squeeze; before opset 5 Reshape has no target operand
     return op.Reshape(x, _target(root.out.shape))
+
+
+_ONE = P.any_of("Add", "Sub", "Mul")(P.Squeeze(x, a.maybe), P.Squeeze(y, b.maybe))
+
+
+@rewrite(P.any_of("Reshape", "Unsqueeze")(_ONE.only.named("inner"), s.maybe), shrinks=count())
+def view_of_squeezed_sizes(x: Var, y: Var, inner: Binding, root: Binding) -> Any:
+    """Reshape(Squeeze(x) + Squeeze(y), [-1]) = x + y for vectors of one element; so for - and *"""
+    if x.shape != (1,) or y.shape != (1,) or root.out.rank != 1:
+        return None
+    return getattr(op, inner.op)(x, y)
 
 
 def _target(shape: Shape | None) -> Array:
@@ -241,4 +252,5 @@ AXES = [
     squeeze_of_reduce,
     reshape_of_reshape,
     view_of_view,
+    view_of_squeezed_sizes,
 ]

@@ -109,6 +109,26 @@ def test_unsqueeze_of_unsqueeze(
     assert_same_bits(done, x=special(2, 3))
 
 
+@pytest.mark.parametrize("opset", [12, 20])
+@pytest.mark.parametrize("view", ["Reshape (t, m)", "Unsqueeze"])
+def test_sizes_that_are_added(opset: int, view: str) -> None:
+    """The length of a cache and of what is appended: squeezed, added, and a vector again."""
+    axes, attributes = (", a", "") if opset >= 13 else ("", " <axes = [0]>")
+    last = view if view != "Unsqueeze" else f"Unsqueeze{attributes} (t{axes})"
+    text = f"""g (float[N,2] x, float[M,2] c) => (int64[1] o) {{ s = Shape (x) r = Shape (c)
+        u = Slice (s, a, b) v = Slice (r, a, b) p = Squeeze{attributes} (u{axes}) q = Squeeze{attributes} (v{axes})
+        t = Add (p, q) o = {last} }}"""
+    done = rewritten(text, "remove-noops", {"a": i64(0), "b": i64(1), "m": i64(-1)}, opset=opset)
+    assert done.ops == ["Shape", "Shape", "Slice", "Slice", "Add"]
+    assert_same_bits(done, x=special(3, 2), c=special(5, 2))
+
+
+@pytest.mark.parametrize("target", [[1, 1], [1]])
+def test_sizes_of_another_shape_stay(target: list[int]) -> None:
+    text = "g (int64[1,1] x, int64[1] c) => (int64[] o) { p = Squeeze (x) q = Squeeze (c) t = Add (p, q) o = Reshape (t, m) }"
+    assert rewritten(text, "remove-noops", {"m": i64(*target)}).ops[-1] == "Reshape"
+
+
 def test_an_unsqueeze_that_is_read_elsewhere_stays() -> None:
     text = """g (float[2,N] x) => (float[1,1,2,N] o, float[1,2,N] p)
         { y = Unsqueeze(x, a) o = Unsqueeze(y, a) p = Relu(y) }"""
