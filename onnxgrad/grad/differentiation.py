@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.backward_walk import backward
-from onnxgrad.grad.checkpointing.choice import Choice, budget_of, plans
+from onnxgrad.grad.checkpointing.choice import Choice, budget_of, is_estimated, plans
 from onnxgrad.grad.checkpointing.memory import peak_of
 from onnxgrad.grad.finish import finish, variable
 from onnxgrad.grad.prepare import Adjoint, GradientRequest, Prepared, prepare
@@ -68,29 +68,38 @@ def differentiate(
     options: the other fields of `GradientRequest`.
     """
     request = GradientRequest(wrt, target, **options)
-    budget = budget_of(request.checkpoint)
     with collector_paused(), blaming(program.proto):
-        if budget is not None:
-            request = replace(request, checkpoint=within(program, request, budget))
+        if is_estimated(program, request.checkpoint):
+            return fitting(program, request)[1]
         return _differentiated(program, request)
 
 
-def within(program: Program, request: GradientRequest, budget: int) -> Choice:
-    """Return the choice that recomputes the least among those whose gradient runs within the budget
-    in bytes. Raises InputError, which names the least number of bytes found.
+def fitting(program: Program, request: GradientRequest) -> tuple[Choice, Gradient]:
+    """Return a choice of recomputed segments and its gradient, which recomputes the least among
+    those whose run takes no more bytes than the budget. For "auto", the bytes are those of the
+    least found and a tenth of them. Raises InputError, which names the least, if none fits.
     """
-    least: int | None = None
-    for choice in plans(len(program.main.bindings)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # forming the chosen gradient repeats them
+    budget = budget_of(request.checkpoint)
+    peaks: list[int] = []
+    formed: list[tuple[Choice, Gradient, list[warnings.WarningMessage]]] = []
+    for choice in plans(len(program.main.bindings), budget):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
             found = _differentiated(load_own(program), replace(request, checkpoint=choice))
-        peak = peak_of(found.program.main)
-        if peak <= budget:
-            return choice
-        least = peak if least is None else min(least, peak)
-    raise InputError(
-        f"no choice of segments fits {budget} bytes; the least found needs about {least}"
-    )
+        peaks.append(peak_of(found.program.main))
+        formed.append((choice, found, told))
+        if budget is not None and peaks[-1] <= budget:
+            break
+    most = min(peaks) * 11 // 10 if budget is None else budget
+    best = next((i for i, peak in enumerate(peaks) if peak <= most), None)
+    if best is None:
+        raise InputError(
+            f"no choice of segments fits {budget} bytes; the least found needs about {min(peaks)}"
+        )
+    choice, found, told = formed[best]
+    for w in told:
+        warnings.warn(w.message, stacklevel=8)  # the caller of `onnxgrad.gradient`
+    return choice, found
 
 
 def _differentiated(program: Program, request: GradientRequest) -> Gradient:

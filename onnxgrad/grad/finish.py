@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from onnx import TensorProto
 
+from onnxgrad.grad.checkpointing.views import hide_sizes
 from onnxgrad.grad.prepare import Prepared
 from onnxgrad.grad.registry import INTERNAL
 from onnxgrad.grad.stops import STOPPED
@@ -53,6 +54,7 @@ def finish(task: Prepared) -> None:
     # remove functions if every call was opened; functions that nothing called before stay
     for key in set(task.functions) - reachable(program):
         del program.functions[key]
+    hide_sizes(block, task.forward)
     sinks_last(block, task.forward)
 
 

@@ -15,16 +15,20 @@ from onnxgrad.errors import NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
+from onnxgrad.grad.checkpointing.choice import Choice, is_estimated
 from onnxgrad.grad.checkpointing.marks import mark
 from onnxgrad.grad.derivatives.casadi import sibling
 from onnxgrad.grad.derivatives.derivative import Derivative, drop_parts, with_target
 from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
-from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.differentiation import differentiate, fitting
 from onnxgrad.grad.finish import simplify
 from onnxgrad.grad.function_gradient import add_function_gradient, check_function
 from onnxgrad.grad.opset.raising import raise_opset
+from onnxgrad.grad.prepare import GradientRequest
+from onnxgrad.grad.targets import Target
+from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -85,8 +89,11 @@ class Derived:
         return all(report is None or report.ok for report in (self.report, self.rows))
 
 
-def _marked(program: Program, **options: Any) -> Changed:
-    return Changed(program, mark(program, **options))
+def _marked(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Changed:
+    if is_estimated(program, checkpoint):
+        request = GradientRequest(wrt, target, checkpoint=checkpoint, adjoint="auto")
+        checkpoint = fitting(program, request)[0]
+    return Changed(program, mark(program, wrt, target, checkpoint))
 
 
 def _with_function(program: Program, name: str) -> Changed:

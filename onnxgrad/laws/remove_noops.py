@@ -46,6 +46,13 @@ def x_or_identity(root: Binding, x: Var) -> Var:
     return op.Identity(x) if isinstance(free, Decline) else free
 
 
+def is_barrier(b: Binding | None) -> bool:
+    """Whether the binding is `Where(c, x, x)`, which only waits for c. Checkpointing writes such
+    barriers in front of recomputed values and of the shapes of their views.
+    """
+    return b is not None and b.is_op("Where") and b.inputs[1] is b.inputs[2]
+
+
 @rewrite(P.Identity(x), shrinks=count())
 def identity(x: Var, root: Binding) -> Any:
     """Identity(x) = x"""
@@ -70,8 +77,10 @@ def cast_like(x: Var, y: Var, root: Binding) -> Any:
 
 @rewrite(P.any_of("Expand", "Reshape", "Tile")(x, y), shrinks=count())
 def same_shape_result(x: Var, y: Var, root: Binding) -> Any:
-    """Expand/Reshape/Tile(x, s) = x when the result provably has x's shape"""
-    if not same_shape(x.shape, root.out.shape):
+    """Expand/Reshape/Tile(x, s) = x when the result provably has x's shape, and s waits for
+    nothing
+    """
+    if not same_shape(x.shape, root.out.shape) or is_barrier(y.definition):
         return None
     if root.op == "Reshape" and not (is_static(x.shape) or _keeps_each(x, y, root)):
         return decline("the sizes agree in name only")

@@ -35,6 +35,7 @@ from onnxgrad.ir.types import (
 )
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import EVALUATED, MOVES, evaluate
+from onnxgrad.laws.remove_noops import is_barrier
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Count, Pass, register, roots
 from onnxgrad.passes.folding import (
@@ -215,6 +216,8 @@ def _copy_sizes(b: Binding, known: KnownElements, trace: Trace) -> None:
     x, target = b.inputs[0], b.operand(1)
     if x is None or target is None or target.is_constant or target.definition is None or b.has_refs:
         return
+    if is_barrier(target.definition):
+        return
     wanted = sizes(target, known)
     if wanted is None or not _may_copy(x.shape, wanted):
         return
@@ -293,6 +296,7 @@ def _foldable(b: Binding) -> bool:
         and not draws(b)
         and not b.blocks
         and not b.has_refs
+        and not is_barrier(b)
         and len(b.outputs) == 1
         and b.outputs[0] is not None
         and not b.outputs[0].returned

@@ -21,9 +21,12 @@ from onnxgrad.grad.control_flow.loop import state_types, typed_step
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import byte_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.vocabulary import POLICIES
+
+_LARGE = 1 << 22  # bytes
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,10 @@ Choice: TypeAlias = (
 
 def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
     """Return the marks for `checkpoint=`: a Checkpoint or its fields by name, value names (each
-    starts a segment), "auto", another policy of `keeping`, or a budget.
+    starts a segment), segments, "auto", or another policy of `keeping`.
 
-    A budget is a number of bytes, or text such as "512MB". `needed` are the forward bindings that
-    the backward part differentiates. Raises InputError for a budget that no choice of segments
-    meets, and for a budget if dimensions are open.
+    `needed` are the forward bindings that the backward part differentiates. `differentiation`
+    chooses segments for a budget. Raises InputError for segments if dimensions are open.
     """
     if isinstance(choice, Mapping):
         choice = Checkpoint(**choice)
@@ -54,11 +56,9 @@ def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Ma
         return _segmented(block, list(needed), choice.count)
     if isinstance(choice, str) and choice in POLICIES and choice != "auto":
         return _by_policy(block, list(needed), choice)
-    if isinstance(choice, str) and choice != "auto":
-        choice = budget_of(choice)
-    if choice == "auto" or isinstance(choice, int):
-        return _automatic(block, list(needed), choice if isinstance(choice, int) else None)
-    return resolve(block, Checkpoint(start=list(choice or ())))
+    if choice == "auto":
+        return _automatic(block, list(needed))
+    return resolve(block, Checkpoint(start=list(choice if isinstance(choice, Sequence) else ())))
 
 
 def budget_of(choice: Choice) -> int | None:
@@ -76,8 +76,24 @@ def budget_of(choice: Choice) -> int | None:
     return size
 
 
-def plans(bindings: int) -> list[Choice]:
-    """Return the choices for this number of bindings, ordered from the least recomputation."""
+def is_estimated(program: Program, choice: Choice) -> bool:
+    """Whether the choice is made by the estimated memory of gradients: for a budget, and for "auto"
+    if the values of the model have known sizes and take at least 4 MB.
+    """
+    if budget_of(choice) is not None:
+        return True
+    made = [v for b in program.main.bindings for v in b.outputs if v is not None]
+    if choice != "auto" or any(b.blocks for b in program.main.bindings):
+        return False
+    return all(is_static(v.shape) for v in made) and sum(map(size_of, made)) >= _LARGE
+
+
+def plans(bindings: int, budget: int | None) -> list[Choice]:
+    """Return the choices for a budget, or for "auto" in a model of this number of bindings, ordered
+    from the least recomputation.
+    """
+    if budget is None:
+        return [*map(Segments, (3, 6, 12, 24)), "auto"]
     most, found = 4 * math.isqrt(bindings) + 1, [1, 2, 3]
     while found[-1] < most:
         found.append(min(most, 2 * found[-1]))
@@ -121,25 +137,10 @@ class _Forward:
     alive_bytes: list[int]
 
 
-def _automatic(block: BindingBlock, needed: list[Binding], budget: int | None) -> Marks:
-    inside = {b: footprint(b) for b in needed if b.blocks}
-    forward = _forward(needed, inside)
-    if budget is not None:
-        _refuse_open(forward, inside)
-    n = len(forward.order)
-    plans = [
-        (cuts, _peak(forward, cuts))
-        for k in range(1, 4 * math.isqrt(n) + 2)
-        for cuts in [_cuts(forward, k)]
-    ]
-    cuts, peak = min(plans, key=lambda plan: plan[1])
-    if budget is not None:
-        fitting = [plan for plan in plans if plan[1] <= budget]
-        if not fitting:
-            raise InputError(
-                f"no choice of segments fits {budget} bytes; the least found needs about {peak}"
-            )
-        cuts = min(fitting, key=lambda plan: len(plan[0]))[0]
+def _automatic(block: BindingBlock, needed: list[Binding]) -> Marks:
+    forward = _forward(needed, {b: footprint(b) for b in needed if b.blocks})
+    counts = range(1, 4 * math.isqrt(len(forward.order)) + 2)
+    cuts = min((_cuts(forward, k) for k in counts), key=lambda cuts: _peak(forward, cuts))
     return _marks(block, forward, cuts)
 
 

@@ -4,14 +4,13 @@ The model follows onnxruntime 1.32, which plans a sequential run with default op
 
 - Bindings run depth-first from the graph's sinks, the last of them first.
 - If the operator works in place, a result takes over the buffer of an operand that ends there.
-- Otherwise it takes a free buffer of the same number of bytes. That buffer is kept until the last
-  value in it ends, even while it is idle. In a network with values of many sizes, such as a U-Net,
-  the buffers hold more than the values do. `SessionOptions.enable_mem_reuse = False` turns reuse
-  off.
+- Otherwise it takes a free buffer of a value of equal shape. That buffer is kept until the last
+  value in it ends, even while it is idle. In a network with values of many shapes, such as a U-Net,
+  the buffers hold more than the values do. Values whose size is hidden (`views`) do neither.
 - All other buffers come from an arena, which grows by regions of doubling size, and splits and
   joins chunks of them. A page counts once it was written.
 - Transposed convolutions unfold one image at a time. Convolutions copy their images into and out of
-  a special layout.
+  a special layout. Where copies the elements of each branch.
 
 onnxruntime also replaces nodes, and copies values into the layout of its convolutions. This is not
 modelled; margins and `KERNELS` allow for it (scripts/results/checkpoint.md).
@@ -21,16 +20,17 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from onnxgrad.grad.checkpointing.costs import size_of
+from onnxgrad.grad.checkpointing.views import hidden_in
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.types import is_static
+from onnxgrad.ir.types import is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 
-MARGIN, MARGIN_OF_CONVOLUTIONS = 1.08, 1.3  # factors for the planned bytes
+MARGIN, MARGIN_OF_CONVOLUTIONS = 1.08, 1.2  # factors for the planned bytes
 KERNELS = 9 << 20  # bytes: packed operands and other scratch of kernels
 
 # operators whose result shares the memory of the first operand
@@ -39,6 +39,9 @@ _IN_PLACE = frozenset((
     "Abs", "Add", "Cast", "Clip", "Div", "Erf", "Exp", "Log", "Mul", "Neg", "Pow", "Reciprocal",
     "Relu", "Sigmoid", "Softmax", "Sqrt", "Sub", "Sum", "Tanh", "Where",
 ))  # fmt: skip
+# operators that pass on the special layout of convolutions, which has blocks of channels
+_BLOCKED = frozenset(("Add", "AveragePool", "Concat", "Conv", "MaxPool", "Relu"))
+_BLOCK = 8
 _ROUNDED = 256  # bytes: the sizes of chunks are multiples
 _PAGE = 1024  # bytes; the system's pages are larger, which matters only for small graphs
 _FIRST, _LARGEST = 1 << 20, 1 << 30  # bytes of the first and the largest region
@@ -49,15 +52,16 @@ def peak_of(block: BindingBlock) -> int:
     """Return the bytes that a run takes in addition to inputs and weights. Results count."""
     arena, chunks = _Arena(), dict[int, _Chunk]()
     for step in _Plan(block).steps():
+        scratch = [arena.take(size) for size in step.scratch]
         for number, size in step.begin:
             chunks[number] = arena.take(size)
-        if step.scratch:
-            arena.give(arena.take(step.scratch))
+        for chunk in scratch:
+            arena.give(chunk)
         for number in step.end:
             arena.give(chunks.pop(number))
     written = arena.touched * _PAGE
     margin = MARGIN_OF_CONVOLUTIONS if any(b.is_op("Conv") for b in block.bindings) else MARGIN
-    return int(margin * written) + min(KERNELS, written // 2)
+    return int(margin * written) + min(KERNELS, written // 8)
 
 
 # ---- which buffer each value has, and when ------------------------------------------------------
@@ -69,7 +73,7 @@ class _Step:
 
     begin: list[tuple[int, int]] = field(default_factory=list)
     end: list[int] = field(default_factory=list)
-    scratch: int = 0
+    scratch: Sequence[int] = ()
 
 
 class _Plan:
@@ -87,7 +91,9 @@ class _Plan:
         self._sizes: list[int] = []
         self._left: list[int] = []  # reads of each buffer
         self._last: list[int] = []  # the step of each buffer's last read
+        self._shapes: list[object] = []  # of each buffer; values of equal shapes may share it
         self._idle: list[int] = []
+        self._hidden = hidden_in(self._order)
 
     def _folded(self, b: Binding) -> bool:
         """Whether onnxruntime computes the binding while it loads the model."""
@@ -134,21 +140,22 @@ class _Plan:
             return None
         self._buffers[v] = number = len(self._sizes)
         self._sizes.append(size_of(v))
+        self._shapes.append(_shape(v))
         self._left.append(reads)
         self._last.append(0)
         return number
 
     def _taken(self, v: Var, b: Binding) -> int | None:
         """Return the buffer of an operand that ends here, or one that is idle."""
-        if not is_static(v.shape):
+        if not is_static(v.shape) or v in self._hidden:
             return None
         for w in b.inputs if b.op in _IN_PLACE and not b.domain else ():
-            number = None if w is None else self._buffers.get(w)
+            number = None if w is None or w in self._hidden else self._buffers.get(w)
             if w is None or number is None or self._left[number] != 1:
                 continue
-            if w.dtype == v.dtype and w.shape == v.shape:
+            if _shape(w) == _shape(v):
                 return number
-        found = next((n for n in self._idle if self._sizes[n] == size_of(v)), None)
+        found = next((n for n in self._idle if self._shapes[n] == _shape(v)), None)
         if found is not None:
             self._idle.remove(found)
         return found
@@ -159,8 +166,15 @@ class _Plan:
             return
         self._last[number] = step
         self._left[number] -= count
-        if self._left[number] == 0 and number not in self._idle and v not in self._results:
+        if v in self._hidden or self._left[number] or v in self._results:
+            return
+        if number not in self._idle:
             self._idle.insert(0, number)
+
+
+def _shape(v: Var) -> tuple[object, ...]:
+    """Return what onnxruntime compares: the sizes of elements and the shapes."""
+    return (numpy_dtype(v.dtype).itemsize if v.dtype else v, v.shape)
 
 
 def _operands(b: Binding) -> dict[Var, int]:
@@ -184,17 +198,22 @@ def _in_order(block: BindingBlock) -> Iterator[Binding]:
             todo += ((d, False) for d in sorted(made, key=number.__getitem__))
 
 
-def _scratch(b: Binding) -> int:
-    """Return the bytes that a kernel takes while it runs."""
+def _scratch(b: Binding) -> list[int]:
+    """Return the bytes of each buffer that a kernel takes while it runs."""
     x, w = b.operand(0), b.operand(1)
     if x is None or w is None:
-        return 0
+        return []
+    if b.is_op("Where"):  # the elements of each branch
+        wide = x.shape == b.out.shape
+        return [size_of(b.out if wide else v) for v in b.inputs[1:] if v is not None]
     if b.is_op("Conv"):  # in and out of the kernel's own layout
-        return size_of(x) + size_of(b.out)
+        inside = x.definition is not None and x.definition.op in _BLOCKED
+        few = x.shape is not None and x.shape[1] in range(_BLOCK)
+        return [*(() if inside or few else [size_of(x)]), size_of(b.out)]
     shape, kernel = x.shape, w.shape
     if b.is_op("ConvTranspose") and is_static(shape) and is_static(kernel):
-        return 4 * math.prod(kernel[1:]) * math.prod(shape[2:])
-    return 0
+        return [4 * math.prod(kernel[1:]) * math.prod(shape[2:])]
+    return []
 
 
 # ---- the arena ----------------------------------------------------------------------------------
