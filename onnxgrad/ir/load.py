@@ -4,12 +4,12 @@ Program back into an object of that type.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import gc
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,12 +27,12 @@ from onnxgrad.ir.reader import Reader
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.external_data import Digests
-from onnxgrad.ir.storage.weights_in_file import read_without_weights
+from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, read_without_weights
 from onnxgrad.ir.type_inference.at_load import annotate
 from onnxgrad.options import known_keywords
 
 
-@contextmanager
+@contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
     """Pauses the garbage collector, which would take a quarter of the time and free nothing:
     bindings and values stay.
@@ -85,6 +85,18 @@ def load_in_place(model: ModelLike) -> Program:
     return load(model)
 
 
+def _read(model: ModelLike, in_place: bool) -> Program:
+    """Returns a Program. The large weights of a large file stay in it, to be copied by `save`."""
+    if in_place or not isinstance(model, (str, os.PathLike)):
+        return load_in_place(model) if in_place else load(model)
+    path, size = Path(model), 0
+    with contextlib.suppress(OSError, ValueError):
+        size = path.stat().st_size
+    program = load_in_place(path) if size >= LARGE_FILE else load(path)
+    program.digests.files = frozenset([path.name])
+    return program
+
+
 def bring_inside(path: Path, *programs: Program) -> None:
     """Read the weights that stayed in the model file `path` into programs, which share them."""
     read: dict[str, TensorProto] = {}
@@ -104,9 +116,9 @@ def bring_inside(path: Path, *programs: Program) -> None:
 
 def load_own(model: ModelLike, *, in_place: bool = False) -> Program:
     """Returns a Program that may be changed: a copy if `model` is a Program or its main block.
-    in_place: read a file like `load_in_place`. Raises as `load`.
+    in_place: read a file like `load_in_place`, as a large one always is. Raises as `load`.
     """
-    program = load_in_place(model) if in_place else load(model)
+    program = _read(model, in_place)
     if not isinstance(model, (Program, BindingBlock)):
         return program
     proto = to_proto(program)
@@ -186,7 +198,7 @@ def program_of(
     where = str(path) if path is not None else "model"
     check_model(proto, where)
     with collector_paused(), blaming(proto):
-        program = _read(proto, folder, path, where)
+        program = _built(proto, folder, path, where)
     if digests is not None:
         program.digests = digests
     return program
@@ -202,7 +214,7 @@ def _pickled(program: Program) -> tuple[Any, ...]:
 copyreg.pickle(Program, _pickled)
 
 
-def _read(proto: ModelProto, folder: Path | None, path: Path | None, where: str) -> Program:
+def _built(proto: ModelProto, folder: Path | None, path: Path | None, where: str) -> Program:
     program = Program(proto, folder, path)
     reader = Reader(where, {(f.domain, f.name) for f in proto.functions})
     reader.graph(program.main, proto.graph, {})

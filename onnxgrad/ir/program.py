@@ -78,7 +78,7 @@ class Program:
     def __init__(self, proto: ModelProto, folder: Path | None, path: Path | None = None) -> None:
         self.proto = proto
         self.folder = folder
-        self.digests: Digests = {}
+        self.digests = Digests()
         self.path = path
         self.ir_version: int = proto.ir_version
         self.metadata: dict[str, str] = {e.key: e.value for e in proto.metadata_props}

@@ -5,18 +5,26 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from google.protobuf.message import EncodeError
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    ValueInfoProto,
+)
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.preflight.invalid_models import blaming
+from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_fields, keep
 from onnxgrad.ir.storage import external_data as external
@@ -29,7 +37,7 @@ from onnxgrad.ir.storage.atomic_files import (
     place_of,
     write_stream,
 )
-from onnxgrad.ir.storage.weights_in_file import own_data
+from onnxgrad.ir.storage.weights_in_file import own_data, pieces
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.options import known_keywords
@@ -93,6 +101,24 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
     With `weights`, external data is loaded into the model. Raises InputError if the model then
     exceeds 2 GB, or if `program` is not a Program.
     """
+    model = outline(program)
+    if weights:
+        external.load_weights(model, program.folder, program.digests)
+    else:
+        _bring_inside(filter(external.is_halved, model.graph.initializer), program)
+    return model
+
+
+def _bring_inside(staying: Iterable[TensorProto], program: Program) -> None:
+    for tensor in staying:
+        tensor.CopyFrom(external.internalize(tensor, program.folder))
+        tensor.ClearField("data_location")
+
+
+def outline(program: Program) -> ModelProto:
+    """Like `to_proto`, but constants whose data is converted when it is read have none: the result
+    can only be written by `save`. Raises InputError if `program` is not a Program.
+    """
     if not isinstance(program, Program):
         raise InputError(
             f"to_proto takes a Program (see onnxgrad.load), not a {type(program).__name__}"
@@ -111,8 +137,6 @@ def to_proto(program: Program, *, weights: bool = False) -> ModelProto:
             _write_graph(program.main, model.graph)
             for block in program.functions.values():
                 _write_function(block, model.functions.add())
-    if weights:
-        external.load_weights(model, program.folder, program.digests)
     return model
 
 
@@ -259,15 +283,12 @@ def _staged(
     _refuse_own_files(program, place)
     # a copy is needed only where something changes
     same = change is id and not _is_changed(program)
-    model = program.proto if same else to_proto(program)
+    model = program.proto if same else outline(program)
     change(model)
-    outside = external.outside(model)
-    data = _serialized(model)
+    data, streamed, outside = _divided(program, model)
     if same and (outside or data is None):
-        model = to_proto(program)
-        outside = external.outside(model)
-    if data is None:
-        outside += external.large(model)
+        model = outline(program)
+        data, streamed, outside = _divided(program, model)
     if outside and path.parent.resolve() != place.parent.resolve():
         raise InputError(
             f"{path}: is a link into another folder, and readers look for the weights "
@@ -288,15 +309,34 @@ def _staged(
         at = program.folder
         written |= {(at, was): (data_path.name, *span) for was, span in places.items() if was}
         part = staging.part(place)
-    data = _serialized(model) if moved else data
-    if data is None:
-        raise InputError(
-            f"{path}: cannot be written: the model passes 2 GB even without its weights"
-        )
-    part.file.write(data)
+    if streamed:
+        part.file.writelines(pieces(model, program.folder, {}, program.digests))
+    else:
+        data = _serialized(model) if moved else data
+        if data is None:
+            raise InputError(
+                f"{path}: cannot be written: the model passes 2 GB even without its weights"
+            )
+        part.file.write(data)
     staging.lock()
     replaced = [old for old in own_data(place) if old.resolve() not in kept]
     return [*moves, (part, place)], replaced
+
+
+def _divided(program: Program, model: ModelProto) -> tuple[bytes | None, bool, list[TensorProto]]:
+    """Returns the model's bytes (None if it does not fit into a file), whether weights must be
+    copied into them, and the tensors to be written to another file.
+    """
+    files, outside = program.digests.files, external.outside(model)
+    staying = [t for t in outside if external.stays_inside(t, files)]
+    if staying:  # `pieces` copies those of the main graph
+        at_top = sum(external.stays_inside(t, files) for t in model.graph.initializer)
+        _bring_inside(staying[at_top:], program)
+        outside = [t for t in outside if not external.stays_inside(t, files)]
+    data = _serialized(model)
+    if data is None or len(data) + sum(raw_bytes(t) or 0 for t in staying) >= external.MAX_BYTES:
+        return None, False, outside + external.large(model, files)
+    return data, bool(staying), outside
 
 
 def _serialized(model: ModelProto) -> bytes | None:

@@ -13,14 +13,15 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.save import to_bytes, to_proto
+from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.declarations import Float16Options
 from onnxgrad.jobs.float16_search import Float16Search
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
 from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
+from onnxgrad.jobs.proving import original_of, runnable
 from onnxgrad.laws.float16.forms import FAR, LARGEST
 from onnxgrad.laws.float16.keeping import heads
 from onnxgrad.options import providers_of, several
@@ -29,6 +30,7 @@ from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify import run
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session, versions
 from onnxgrad.vocabulary import FLOAT16_BOUND
@@ -151,7 +153,7 @@ def values_beyond(
 
     The result is empty if the model does not run; the proof reports the reason.
     """
-    program = load_own(to_proto(load(model), weights=True))
+    program = load_own(model)
     block = program.main
     found = (v for b in block.bindings for v in b.outputs if v is not None)
     values = [v for v in found if v.dtype == TensorProto.FLOAT]
@@ -166,7 +168,8 @@ def values_beyond(
     names = {name: v.name for name, v in maxima.items()}
     for v in maxima.values():
         block.add_output(v)
-    return _large(to_proto(load(model), weights=True), to_proto(program), names, least, proof)
+    with original_of(program) as original, runnable(program) as asking:
+        return _large(original, asking, names, least, proof)
 
 
 def _large(
@@ -175,7 +178,7 @@ def _large(
     provider = providers_of(proof.get("provider") or "cpu")[0]
     try:
         cases = choose_cases(
-            model,
+            proof_model(model).proto,
             proof.get("inputs"),
             proof.get("dims"),
             proof.get("seeds", (0, 1)),

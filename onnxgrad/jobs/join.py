@@ -28,7 +28,7 @@ from onnxgrad.ir.renaming import (
     value_names,
 )
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.storage.external_data import outside
+from onnxgrad.ir.storage.external_data import Digests, outside
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
@@ -248,7 +248,9 @@ def _protos(a: Program, b: Program) -> tuple[ModelProto, ModelProto, Any, Any]:
     if not outside(first):
         return first, second, b.folder, b.digests
     if a.folder is not None and a.folder == b.folder:
-        return first, second, a.folder, {**a.digests, **b.digests}
+        digests = Digests({**a.digests, **b.digests})
+        digests.files = a.digests.files | b.digests.files
+        return first, second, a.folder, digests
     return first, copy_of(to_proto(b, weights=True)), a.folder, a.digests
 
 

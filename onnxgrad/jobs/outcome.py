@@ -13,7 +13,7 @@ from onnxgrad.errors import InternalError, OnnxgradError
 from onnxgrad.ir.load import ModelLike, check_room
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import Stats, stats_of
-from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.save import outline
 from onnxgrad.jobs.newer_operators import NewerOperators
 from onnxgrad.limits import limited
 from onnxgrad.passes.base import Pass
@@ -146,7 +146,7 @@ class Outcome(Plain):
         self.each, self.report, self.search = done.each, done.report, done.search
         if done.rewritten is not None:
             self.before = stats_of(done.rewritten.proto)
-            self.after = stats_of(to_proto(done.rewritten))
+            self.after = stats_of(outline(done.rewritten))
             if any(p.name == raise_composites().name for p in done.passes):
                 self.newer = NewerOperators.of(done.rewritten)
 

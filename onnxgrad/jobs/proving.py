@@ -15,7 +15,7 @@ from onnx import ModelProto, parser
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import save, to_proto
+from onnxgrad.ir.save import outline, save, to_proto
 from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.outcome import Hooks
@@ -88,7 +88,7 @@ def runnable(program: Program) -> Iterator[ModelProto | Path]:
     """Yield the program in a form that onnxruntime can load: weights in external files need a model
     file beside them.
     """
-    proto = to_proto(program)
+    proto = outline(program)
     if not outside(proto):
         yield proto
         return

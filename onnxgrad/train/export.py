@@ -87,8 +87,9 @@ def _is_one_file(program: Program, path: Path) -> bool:
 def _stream(model: ModelProto, source: Path, arrays: Mapping[str, Array], path: Path) -> None:
     """Write a model piece by piece. Raises InputError."""
     try:
-        replaced = own_data(place_of(path))
-        write_whole(path, pieces(model, source, arrays))
+        replaced, digests = own_data(place_of(path)), external_data.Digests()
+        digests.files = frozenset([source.name])
+        write_whole(path, pieces(model, source.parent, arrays, digests))
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
     for file in replaced:

@@ -17,6 +17,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize, outside
+from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, read_without_weights
 
 Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
 TWO_GB = 2**31 - 1
@@ -69,7 +70,8 @@ def _openable(path: Path) -> bytes | str:
 @dataclass(frozen=True)
 class ProofModel:
     """A model under proof. `source`: the form that onnxruntime loads. `proto`: the file without
-    external weights. `weights`: returns the file with them.
+    external weights, and without those that `read_without_weights` leaves in a large file.
+    `weights`: returns the file with all of them.
     """
 
     source: Model
@@ -102,9 +104,9 @@ def proof_model(model: Any) -> ProofModel:
             proto = onnx.load_model_from_string(model)
             return ProofModel(model, proto, lambda: proto)
         path = Path(model)
-        return ProofModel(
-            path, onnx.load(path, load_external_data=False), lambda: _with_weights(path)
-        )
+        read = read_without_weights(path) if path.stat().st_size >= LARGE_FILE else None
+        read = read or onnx.load(path, load_external_data=False)
+        return ProofModel(path, read, lambda: _with_weights(path))
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror}") from error
     # protobuf's DecodeError (its module differs between versions), ValueError, TypeError

@@ -10,19 +10,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+ONNXGRAD = [sys.executable, "-m", "onnxgrad"]
 LAYERS, SIDE = 12, 8192  # 12 weights of 256 MiB
 
 
-def giant(folder: Path) -> Path:
+def giant(folder: Path, layers: int = LAYERS) -> Path:
     """A chain of MatMul and Relu whose weights lie in one sparse file of 3 GiB."""
     size = SIDE * SIDE * 4
     with open(folder / "weights.bin", "wb") as file:
-        file.truncate(LAYERS * size)
-        for i in range(LAYERS):  # a mark in each tensor, to find it again
+        file.truncate(layers * size)
+        for i in range(layers):  # a mark in each tensor, to find it again
             file.seek(i * size)
-            file.write(bytes([i + 1] * 4))
+            file.write(bytes([i + 1] * 4) + b"\0\0\x80?")  # and 1.0, which float16 holds
     nodes, tensors, last = [], [], "x"
-    for i in range(LAYERS):
+    for i in range(layers):
         tensor = TensorProto(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[SIDE, SIDE])
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (
@@ -32,7 +33,7 @@ def giant(folder: Path) -> Path:
         ):
             tensor.external_data.add(key=key, value=value)
         tensors.append(tensor)
-        out = "y" if i == LAYERS - 1 else f"r{i}"
+        out = "y" if i == layers - 1 else f"r{i}"
         nodes += [
             helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"]),
             helper.make_node("Identity", [f"m{i}"], [f"i{i}"]),  # something to do
@@ -97,6 +98,31 @@ def test_a_model_of_3_gb_is_optimised_in_a_tenth_of_its_size(tmp_path: Path) -> 
             assert file.read(4) == bytes([i + 1] * 4)
         assert int(place["length"]) == SIDE * SIDE * 4
     assert sum(p.stat().st_size for p in tmp_path.glob("out.onnx.*.data")) >= size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("command", ["float16", "grad --wrt x --target y"])
+def test_weights_of_half_a_gb_are_never_in_memory(
+    tmp_path: Path, command: str, inside: bool
+) -> None:
+    """In an external file and in the model's own; below 2 GB, float16 writes one file."""
+    model, out = giant(tmp_path, 2), tmp_path / "out.onnx"
+    size = (tmp_path / "weights.bin").stat().st_size
+    if inside:
+        proto = onnx.load(model)
+        for tensor in proto.graph.initializer:
+            tensor.ClearField("data_location")
+        model.write_bytes(proto.SerializeToString())
+    name, *more = command.split()
+    peak = peak_of([*ONNXGRAD, name, str(model), *more, "--no-verify", "-q", "-o", str(out)])
+    print(f"peak {peak / 1e6:.0f} MB of {size / 1e6:.0f} MB")
+    assert peak < size / 3
+    for tensor in onnx.load(out).graph.initializer[:2]:
+        half = name == "float16"
+        assert len(tensor.raw_data) == size / (4 if half else 2)
+        assert tensor.raw_data[2:4] == b"\0<" if half else tensor.raw_data[4:8] == b"\0\0\x80?"
+    assert len([*tmp_path.glob("out.onnx.*.data")]) == (name == "grad" and not inside)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from onnxgrad.errors import InputError
 
 # numpy's limit in every supported version; onnxruntime's kernels support far fewer
 MOST_AXES = 64
+# an entry of external data that no file has: the dtype of data that is converted when it is read
+KEPT_AS = "onnxgrad.kept_as"
 _DIGITS = 19  # of an offset or a length: as many as int64 has
 _KNOWN = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 # bits of one element in raw_data; other dtypes have no raw data, or none that is known
@@ -107,6 +109,8 @@ def _check_place(tensor: TensorProto, what: str) -> None:
     place = {entry.key: entry.value for entry in tensor.external_data}
     if not place.get("location"):
         raise InputError(f"{what} lies in an external file that is not named")
+    if KEPT_AS in place:
+        raise InputError(f"{what}: remove the entry '{KEPT_AS}' of its external data")
     for key in ("offset", "length"):
         text = place.get(key, "0")
         if (

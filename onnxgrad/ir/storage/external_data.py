@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import IO, TypeAlias
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.external_data_helper import set_external_data
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.ir.preflight.tensors import raw_bytes
+from onnxgrad.ir.preflight.tensors import KEPT_AS, raw_bytes
+from onnxgrad.ir.types import Array
 
 # protobuf's limit, with room for everything but the weights
 MAX_BYTES = (1 << 31) - (1 << 20)
@@ -26,10 +28,17 @@ TOO_LARGE = (
 
 # the entries of an external tensor
 Place: TypeAlias = tuple[tuple[str, str], ...]
-# the digest of its bytes when they were first read, for verification or to be written
-Digests: TypeAlias = MutableMapping[Place, bytes]
 # the file, the offset and the length to which the tensor at a place of a folder was written
 Written: TypeAlias = dict[tuple[Path | None, Place], tuple[str, int, int]]
+
+
+class Digests(dict[Place, bytes]):
+    """The digests of external tensors when they were first read, for verification or to be written.
+    `files` are the names of model files in which large weights stayed; `save` writes these weights
+    into the model again.
+    """
+
+    files: frozenset[str] = frozenset()
 
 
 class TooLarge(InputError):
@@ -50,6 +59,12 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
     Raises InputError if the data is missing, outside `folder` (the model's), or shorter than
     declared.
     """
+    if is_halved(tensor):
+        copy = deepcopy(tensor)
+        copy.raw_data = b"".join(pieces(tensor, folder))
+        copy.data_location = TensorProto.DEFAULT
+        del copy.external_data[:]
+        return copy
     if folder is None:
         raise InputError(
             f"initializer '{tensor.name}' lies in an external file and the model has no folder: "
@@ -142,7 +157,9 @@ def load_weights(
     for tensor in leaving:
         inside = internalize(tensor, folder)
         if digests is not None:
-            _unchanged(tensor, hashlib.blake2b(inside.raw_data, digest_size=16).digest(), digests)
+            unchanged(tensor, hashlib.blake2b(inside.raw_data, digest_size=16).digest(), digests)
+            if stays_inside(tensor, digests.files):
+                inside.ClearField("data_location")
         tensor.CopyFrom(inside)
 
 
@@ -151,17 +168,16 @@ def outside(model: ModelProto) -> list[TensorProto]:
     return [t for t in tensors(model) if t.data_location == TensorProto.EXTERNAL]
 
 
-def large(model: ModelProto) -> list[TensorProto]:
-    """The tensors in the model that are worth moving out of a file over 2 GB."""
-    inside = (t for t in tensors(model) if t.data_location != TensorProto.EXTERNAL)
-    return [t for t in inside if len(t.raw_data) > _INLINE_BYTES]
+def large(model: ModelProto, files: Collection[str]) -> list[TensorProto]:
+    """The tensors in the model, or in its files, that are worth moving out of a file over 2 GB."""
+    return [t for t in tensors(model) if len(t.raw_data) > _INLINE_BYTES or stays_inside(t, files)]
 
 
 def _place(tensor: TensorProto) -> Place:
     return tuple(sorted((e.key, e.value) for e in tensor.external_data))
 
 
-def _unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
+def unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
     """Raises NotProved if the bytes of an external tensor differ from those first read."""
     place = _place(tensor)
     if digests.setdefault(place, digest) != digest:
@@ -216,7 +232,7 @@ def move(
                 file.write(data)
                 content.update(data)
             if external:
-                _unchanged(tensor, content.digest(), digests)
+                unchanged(tensor, content.digest(), digests)
             written[place] = (offset, file.tell() - offset)
             digest.update(content.digest() + repr(written[place]).encode())
         _refer(tensor, "", *written[place])
@@ -233,6 +249,10 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     """The bytes of an external tensor in pieces, each read through onnx's checks. Raises as
     `internalize`.
     """
+    if is_halved(tensor):
+        wide = arrays(_source(tensor), folder)
+        yield from (narrowed(a).astype("<f2", copy=False).tobytes() for a in wide)
+        return
     checked = deepcopy(tensor)
     _check_length(checked)
     place = {e.key: e.value for e in checked.external_data}
@@ -248,6 +268,50 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
         )
         set_external_data(piece, place.get("location", ""), at, size)
         yield internalize(piece, folder).raw_data
+
+
+def arrays(tensor: TensorProto, folder: Path | None) -> Iterator[Array]:
+    """The float32 numbers of an external tensor, in pieces."""
+    for data in pieces(tensor, folder):
+        yield np.frombuffer(data, "<f4")
+
+
+def narrowed(array: Array) -> Array:
+    """Returns float32 numbers in float16; those beyond its range become its largest number."""
+    with np.errstate(over="ignore", under="ignore"):
+        made = array.astype(np.float16)
+    over = np.isinf(made) & np.isfinite(array)
+    if over.any():
+        made[over] = np.copysign(np.finfo(np.float16).max, array[over]).astype(np.float16)
+    return made
+
+
+def halved(tensor: TensorProto) -> TensorProto:
+    """Returns an external float32 tensor as float16, to be converted whenever it is read."""
+    made = deepcopy(tensor)
+    made.data_type = TensorProto.FLOAT16
+    made.external_data.add(key=KEPT_AS, value="float32")
+    return made
+
+
+def stays_inside(tensor: TensorProto, files: Collection[str]) -> bool:
+    """Whether an external tensor belongs into the model's file: it stayed in one of `files`, from
+    which models were read, or is converted.
+    """
+    place = {e.key: e.value for e in tensor.external_data}
+    return KEPT_AS in place or place.get("location") in files
+
+
+def is_halved(tensor: TensorProto) -> bool:
+    """Whether an external float16 tensor is kept as float32."""
+    return any(e.key == KEPT_AS for e in tensor.external_data)
+
+
+def _source(tensor: TensorProto) -> TensorProto:
+    made = deepcopy(tensor)
+    made.data_type = TensorProto.FLOAT
+    del made.external_data[-1]
+    return made
 
 
 def check_not_weights(path: Path, proto: ModelProto, folder: Path | None) -> None:

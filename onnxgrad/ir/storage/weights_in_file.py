@@ -4,14 +4,15 @@ place in the file, as external data does, so no copy of the model holds them.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.protobufs import copy_fields
@@ -20,10 +21,10 @@ from onnxgrad.ir.types import Array
 
 # weights of this many bytes or more stay in the file: those that decide a rewrite are smaller
 LARGE = 1 << 18
+# a file of this size is read without them if it is rewritten or proved
+LARGE_FILE = 1 << 26
 # a file of more fields is read as a whole: it has few large weights for its size, or is no model
 _MOST_FIELDS = 1 << 19
-# bytes that are copied at once
-_PIECE = 1 << 24
 # protobuf's wire types
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # numbers of fields in onnx.proto
@@ -59,11 +60,11 @@ class _Reader:
     def model(self, size: int, name: str) -> ModelProto | None:
         """Returns the model of the file, None if no weight stays in it."""
         graphs: list[tuple[int, int]] = []
-        rest = b"".join(self.others(0, size, _GRAPH, graphs))
+        rest = b"".join(self.others(0, size, ModelProto, _GRAPH, graphs))
         if len(graphs) != 1:
             return None
         tensors: list[tuple[int, int]] = []
-        nodes = b"".join(self.others(*graphs[0], _INITIALIZER, tensors))
+        nodes = b"".join(self.others(*graphs[0], GraphProto, _INITIALIZER, tensors))
         model = ModelProto()
         model.ParseFromString(rest)
         model.graph.ParseFromString(nodes)
@@ -75,7 +76,7 @@ class _Reader:
     def tensor(self, start: int, end: int, tensor: TensorProto, name: str) -> bool:
         """Read a tensor. Returns whether its bytes stay in the file."""
         places: list[tuple[int, int]] = []
-        tensor.ParseFromString(b"".join(self.others(start, end, _RAW_DATA, places)))
+        tensor.ParseFromString(b"".join(self.others(start, end, TensorProto, _RAW_DATA, places)))
         if not places:
             return False
         at, behind = places[-1]  # the last one counts
@@ -90,13 +91,13 @@ class _Reader:
         return True
 
     def others(
-        self, start: int, end: int, wanted: int, places: list[tuple[int, int]]
+        self, start: int, end: int, of: Any, wanted: int, places: list[tuple[int, int]]
     ) -> Iterator[bytes]:
-        """Yields the bytes of a message without the field `wanted`, and adds the places of its
-        contents to `places`. Raises _Unlike if the message does not end where it should or has too
-        many fields.
+        """Yields the bytes of a message of a class without the field `wanted`, and adds the places
+        of its contents to `places`. Raises _Unlike if the message does not end where it should, has
+        too many fields, or one that onnx does not know.
         """
-        at = start
+        at, known = start, of.DESCRIPTOR.fields_by_number
         while at < end:
             self.left -= 1
             tag, behind = self.varint(at, end)
@@ -110,7 +111,7 @@ class _Reader:
                 behind += 8 if kind == _FIXED64 else 4
             else:
                 raise _Unlike
-            if behind > end or not self.left:
+            if behind > end or not self.left or tag >> 3 not in known:
                 raise _Unlike
             if kind == _BYTES and tag >> 3 == wanted:
                 places.append((begin, behind))
@@ -148,58 +149,50 @@ def own_data(path: Path) -> list[Path]:
 # ---- writing -------------------------------------------------------------------------------------
 
 
-def _lies_in(tensor: TensorProto, path: Path) -> bool:
-    """Whether the bytes of a tensor stayed in the model file."""
-    return any(e.key == "location" and e.value == path.name for e in tensor.external_data)
-
-
-def pieces(model: ModelProto, path: Path, arrays: Mapping[str, Array]) -> Iterator[bytes]:
-    """Yields the bytes of a model that `read_without_weights` read from the file `path`, as
-    protobuf writes them. Large initializers come from `arrays` by name, else from the file. Raises
-    OSError if the file has become shorter.
+def pieces(
+    model: ModelProto, folder: Path | None, arrays: Mapping[str, Array], digests: external.Digests
+) -> Iterator[bytes]:
+    """Yields the bytes of a model as protobuf writes them, with the large weights that stayed in
+    `digests.files`, and with external data of `folder` that is converted. Arrays in `arrays`, by
+    name, replace them. Raises InputError if a file has become shorter, and NotProved if
+    `digests` has another digest of a tensor.
     """
     tensors = model.graph.initializer
-    outlines = [_outline(tensor, path) for tensor in tensors]
+    outlines = [_outline(tensor, digests.files) for tensor in tensors]
     begins = [_begin(_INITIALIZER, len(a) + size + len(b)) for a, size, b in outlines]
     before, behind = _around(model, _GRAPH)
     first, last = _around(model.graph, _INITIALIZER)
     of_tensors = sum(len(a) + size + len(b) for a, size, b in outlines) + sum(map(len, begins))
     yield before + _begin(_GRAPH, len(first) + of_tensors + len(last)) + first
-    with open(path, "rb") as file:
-        for tensor, begin, (head, size, tail) in zip(tensors, begins, outlines, strict=True):
-            yield begin + head
-            if size:
-                yield from _elements(tensor, file, arrays)
-            yield tail
+    for tensor, begin, (head, size, tail) in zip(tensors, begins, outlines, strict=True):
+        yield begin + head
+        if size and tensor.name in arrays:
+            yield _bytes(arrays[tensor.name])
+        elif size:
+            content = hashlib.blake2b(digest_size=16)
+            for data in external.pieces(tensor, folder):
+                content.update(data)
+                yield data
+            external.unchanged(tensor, content.digest(), digests)
+        yield tail
     yield last + behind
 
 
-def _outline(tensor: TensorProto, path: Path) -> tuple[bytes, int, bytes]:
-    """Returns the bytes of a tensor before its elements, the number of element bytes in the file,
-    and the bytes after them.
+def _outline(tensor: TensorProto, files: Collection[str]) -> tuple[bytes, int, bytes]:
+    """Returns the bytes of a tensor before its elements, the number of element bytes in files, and
+    the bytes after them.
     """
-    if not _lies_in(tensor, path):
+    if not external.stays_inside(tensor, files):
         return tensor.SerializeToString(), 0, b""
     first, last = _around(tensor, _RAW_DATA)
     size = raw_bytes(tensor) or 0
     return first + _begin(_RAW_DATA, size), size, last
 
 
-def _elements(tensor: TensorProto, file: IO[bytes], arrays: Mapping[str, Array]) -> Iterator[bytes]:
-    if tensor.name in arrays:
-        array = arrays[tensor.name]
-        little: Any = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
-        yield little.reshape(-1).view(np.uint8).data
-        return
-    place = {e.key: e.value for e in tensor.external_data}
-    left = int(place["length"])
-    file.seek(int(place["offset"]))
-    while left:
-        piece = file.read(min(left, _PIECE))
-        if not piece:
-            raise OSError(f"{file.name} has become shorter")
-        left -= len(piece)
-        yield piece
+def _bytes(array: Array) -> Any:
+    """The bytes of an array as they lie in a file, not copied."""
+    little: Any = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+    return little.reshape(-1).view(np.uint8).data
 
 
 def _around(message: Any, number: int) -> tuple[bytes, bytes]:

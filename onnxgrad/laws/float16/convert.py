@@ -107,8 +107,15 @@ class Conversion:
             self._widen(v, ())
             return v
         if v not in self.copies:
+            name = f"{v.name}_float16"
+            if isinstance(made.array, TensorProto):
+                for field in ("doc_string", "metadata_props"):
+                    made.array.ClearField(field)
+                made.array.name = v.block.program.names.fresh(name)
+                self.copies[v] = v.block.add_initializer(made.array)
+                return self.copies[v]
             with emitting(v.block, made_by=LAW):
-                self.copies[v] = constant(made.array, name=f"{v.name}_float16")
+                self.copies[v] = constant(made.array, name=name)
         return self.copies[v]
 
     def _is_only_half(self, v: Var) -> bool:
@@ -168,7 +175,7 @@ def _plain(x: Var) -> Array:
     return x.block.program.array(tensor)
 
 
-def _write(v: Var, array: Array) -> None:
+def _write(v: Var, array: Array | TensorProto) -> None:
     """Set the value of a constant."""
     v.set_constant(tensor_of(array, v.initializer, v.name if v.definition is None else ""))
 

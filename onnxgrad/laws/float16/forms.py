@@ -4,6 +4,7 @@ of an operator that may be float16 according to its schema.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,10 @@ from onnx.defs import OpSchema
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
+from onnxgrad.ir.preflight.tensors import raw_bytes
+from onnxgrad.ir.storage import external_data
+from onnxgrad.ir.storage.external_data import narrowed
+from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.type_inference import per_binding
 from onnxgrad.ir.types import Array, SequenceType, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
@@ -20,16 +25,20 @@ from onnxgrad.ir.var import Var
 LARGEST, SMALLEST = 65504.0, 2.0**-24
 # larger numbers are no quantities: they mean infinity, in masks and as bounds
 FAR = 1e8
+# the IR version from which an initializer need not be a graph input
+_OLDEST = 4
 
 
 @dataclass(frozen=True)
 class Halved:
-    """An array in float16. `far`: the number of elements that meant infinity and are now the
-    largest number. `lost`: the number of elements that became 0. `raised`: the array was one number
-    that would have become 0.
+    """A constant in float16: its array, or a tensor whose data is converted when it is read.
+
+    `size`: the number of elements. `far`: how many meant infinity and are now the largest number.
+    `lost`: how many became 0. `raised`: the array was one number that would have become 0.
     """
 
-    array: Array
+    array: Array | TensorProto
+    size: int = 1
     far: int = 0
     lost: int = 0
     raised: bool = False
@@ -37,8 +46,7 @@ class Halved:
     @property
     def notes(self) -> list[str]:
         """Describe the changes of numbers that float16 cannot represent."""
-        size = self.array.size
-        found = []
+        size, found = self.size, []
         if self.far:
             found.append(f"{self.far:,} of {size:,} numbers stood for infinity and became ±65504")
         if self.raised:
@@ -55,27 +63,52 @@ def halved(array: Array, *, masking: bool) -> Halved | str:
     numbers beyond FAR become the largest float16 number. A single small number (such as an epsilon)
     never becomes 0. In an array, numbers may become 0 if others do not.
     """
-    with np.errstate(over="ignore", under="ignore"):
-        made = array.astype(np.float16)
-    over = np.isinf(made) & np.isfinite(array)
-    far = over & (np.abs(array) >= FAR)
-    if over.any():
-        most = float(np.abs(array[over]).max())
-        if not masking or bool((over & ~far).any()):
-            return f"{most:g} of its constants is beyond 65504"
-        made = np.where(far, np.copysign(np.float16(LARGEST), array).astype(np.float16), made)
-    lost = (made == 0) & (array != 0)
-    if not lost.any():
-        return Halved(made, int(far.sum()))
-    if array.size == 1:
+    made = narrowed(array)
+    if array.size == 1 and not made.any() and array.any():
         return Halved(np.copysign(np.float16(SMALLEST), array).astype(np.float16), raised=True)
-    if not made.any():
-        return f"all of its {array.size:,} weights are below 3e-08, which would be 0"
-    return Halved(made, int(far.sum()), int(lost.sum()))
+    return _judged(made, [array], masking)
 
 
-def tensor_of(array: Array, like: TensorProto | None, name: str) -> TensorProto:
-    """The array as a tensor, with the doc string and metadata of `like`."""
+def halved_constant(v: Var, *, masking: bool) -> Halved | str | None:
+    """Convert a constant as `halved` does; None if its value is no array. A large one in an
+    external file is read in pieces, and converted when it is written.
+    """
+    tensor, program = v.initializer, v.block.program
+    at_top = v.block is program.main and program.ir_version >= _OLDEST
+    if tensor is not None and at_top and tensor.data_location == TensorProto.EXTERNAL:
+        if (raw_bytes(tensor) or 0) < LARGE:
+            return halved(program.array(tensor), masking=masking)
+        pieces = external_data.arrays(tensor, program.folder)
+        return _judged(external_data.halved(tensor), pieces, masking)
+    return None if v.const is None else halved(v.const, masking=masking)
+
+
+def _judged(made: Array | TensorProto, parts: Iterable[Array], masking: bool) -> Halved | str:
+    """Return `made`, the numbers of these parts in float16, or the reason against it."""
+    size = lost = far = beyond = kept = 0
+    most = 0.0
+    for part in parts:
+        with np.errstate(over="ignore", under="ignore"):
+            half = part.astype(np.float16)
+        over = np.abs(part[np.isinf(half) & np.isfinite(part)])
+        most = max(most, float(over.max(initial=0)))
+        far += int((over >= FAR).sum())
+        beyond += int((over < FAR).sum())
+        kept += bool(half.any())
+        lost += int(((half == 0) & (part != 0)).sum())
+        size += part.size
+    if beyond or (far and not masking):
+        return f"{most:g} of its constants is beyond 65504"
+    if lost and not kept:
+        return f"all of its {size:,} weights are below 3e-08, which would be 0"
+    return Halved(made, size, far, lost)
+
+
+def tensor_of(array: Array | TensorProto, like: TensorProto | None, name: str) -> TensorProto:
+    """The array as a tensor, with the doc string and metadata of `like`. A tensor is renamed."""
+    if isinstance(array, TensorProto):
+        array.name = name
+        return array
     made = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
     if like is not None:
         if like.HasField("doc_string"):

@@ -21,7 +21,15 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import filling
-from onnxgrad.laws.float16.forms import FAR, Form, Halved, form_of, halved, has_floats
+from onnxgrad.laws.float16.forms import (
+    FAR,
+    Form,
+    Halved,
+    form_of,
+    halved,
+    halved_constant,
+    has_floats,
+)
 
 _FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
 # a binding that reads values in float32 stays too if it reads at most this many constant numbers;
@@ -249,13 +257,13 @@ def _constants(b: Binding, form: Form | str) -> tuple[dict[Var, Halved], str]:
         return found, wrong
     for i in form.operands:
         v = b.inputs[i]
-        array = None if v is None or not v.is_constant else v.const
-        if v is None or array is None:
+        if v is None or not v.is_constant:
             continue
-        made = halved(array, masking=b.domain == "" and b.op in _MASKING)
+        made = halved_constant(v, masking=b.domain == "" and b.op in _MASKING)
         if isinstance(made, str):
             return {}, made
-        found[v] = made
+        if made is not None:
+            found[v] = made
     return found, ""
 
 

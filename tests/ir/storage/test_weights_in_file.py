@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+import onnxgrad
+from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir import load
 from onnxgrad.ir.load import bring_inside, load_in_place
-from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.save import outline, save, to_proto
 from onnxgrad.ir.storage import weights_in_file
+from onnxgrad.ir.storage.external_data import Digests, halved, is_halved
 from onnxgrad.ir.storage.weights_in_file import LARGE, pieces, read_without_weights
+from onnxgrad.ir.types import Array
 from onnxgrad.train.export import digest
 from tests.helpers import parse
 
@@ -33,6 +40,12 @@ def model() -> onnx.ModelProto:
     return made
 
 
+def written(model: onnx.ModelProto, path: Path, arrays: dict[str, Array] | None = None) -> bytes:
+    digests = Digests()
+    digests.files = frozenset([path.name])
+    return b"".join(pieces(model, path.parent, arrays or {}, digests))
+
+
 def test_large_weights_stay_and_come_back(tmp_path: Path) -> None:
     path, given = tmp_path / "model.onnx", model()
     onnx.save(given, path)
@@ -46,18 +59,86 @@ def test_large_weights_stay_and_come_back(tmp_path: Path) -> None:
     assert to_proto(program).SerializeToString() == given.SerializeToString()
 
 
+def wide() -> onnx.ModelProto:
+    """Weights that float16 holds, that are read in float32 as well, that it cuts off and loses."""
+    rng = np.random.default_rng(1)
+    made = parse(
+        "g (float[256,256] x) => (float[256,256] y) { a = MatMul (x, both)  b = MatMul (a, tiny)"
+        "  c = Add (b, mask)  d = CumSum (both, axis)  y = MatMul (c, d) }"
+    )
+    arrays = {name: rng.standard_normal((256, 256)).astype(np.float32) for name in ("both", "tiny")}
+    arrays["tiny"][:100] = 1e-9
+    arrays["mask"] = np.where(arrays["both"] < 0, np.float32(-3e38), np.float32(0))
+    for name, array in {**arrays, "axis": np.array(0)}.items():
+        made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    made.graph.initializer[0].doc_string = "of the float32 weight"
+    return made
+
+
+def test_a_large_file_is_changed_without_its_weights_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results are those of small files, byte for byte."""
+    path, small, large = tmp_path / "model.onnx", tmp_path / "small.onnx", tmp_path / "large.onnx"
+    onnx.save(wide(), path)
+    works: dict[str, Callable[[], onnx.ModelProto]] = {
+        "float16": lambda: onnxgrad.float16(path, verify=False),
+        "optimize": lambda: onnxgrad.optimize(path, verify=False),
+        "edit": lambda: onnxgrad.edit(path, rename={"y": "z", "both": "w"}, verify=False),
+    }
+    before = {name: work().SerializeToString() for name, work in works.items()}
+    assert main(["float16", str(path), "--no-verify", "-q", "-o", str(small)]) == 0
+    monkeypatch.setattr(load, "LARGE_FILE", 1)
+    monkeypatch.setattr(load, "_parse", None)
+    assert {name: work().SerializeToString() for name, work in works.items()} == before
+    assert main(["float16", str(path), "--no-verify", "-q", "-o", str(large)]) == 0
+    assert large.read_bytes() == small.read_bytes() == before["float16"]
+
+
+def test_external_weights_are_converted_when_they_are_written(tmp_path: Path) -> None:
+    given, path = wide(), tmp_path / "model.onnx"
+    expected = onnxgrad.float16(given, verify=False)
+    onnx.save(given, path, save_as_external_data=True, location="model.data")
+    program = onnxgrad.float16(onnxgrad.load(path), verify=False)
+    kept = [t for t in outline(program).graph.initializer if is_halved(t)]
+    assert [t.name for t in kept] == ["tiny", "mask", "both_float16"]
+    save(program, tmp_path / "out.onnx")
+    for found in (to_proto(program, weights=True), onnx.load(tmp_path / "out.onnx")):
+        assert found.graph.node == expected.graph.node
+        for one, other in zip(found.graph.initializer, expected.graph.initializer, strict=True):
+            one.ClearField("data_location")
+            assert one == other
+    inside = {t.name for t in to_proto(program).graph.initializer if not t.external_data}
+    assert inside == {"tiny", "mask", "both_float16", "axis"}
+    with open(tmp_path / "model.data", "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"\0\0\0\0\x80?\0\0")
+    with pytest.raises(NotProved, match="changed after the proof read it"):
+        save(program, tmp_path / "again.onnx")
+
+
+def test_no_file_says_that_its_data_is_converted(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(wide(), path, save_as_external_data=True, location="model.data")
+    strange = onnx.load(path, load_external_data=False)
+    strange.graph.initializer[1].CopyFrom(halved(strange.graph.initializer[1]))
+    path.write_bytes(strange.SerializeToString())
+    with pytest.raises(InputError, match=r"'tiny': remove the entry 'onnxgrad\.kept_as'"):
+        onnxgrad.load(path)
+
+
 def test_written_in_pieces_it_is_the_file_that_protobuf_writes(tmp_path: Path) -> None:
     path, given = tmp_path / "model.onnx", model()
     onnx.save(given, path)
     found = read_without_weights(path)
     assert found is not None
-    assert b"".join(pieces(found, path, {})) == given.SerializeToString() == path.read_bytes()
+    assert written(found, path) == given.SerializeToString() == path.read_bytes()
     other = np.arange(512 * 256, dtype=np.float32).reshape(512, 256)
     given.graph.initializer[2].raw_data = other.tobytes()
-    assert b"".join(pieces(found, path, {"last": other[:, :]})) == given.SerializeToString()
+    assert written(found, path, {"last": other[:, :]}) == given.SerializeToString()
     path.write_bytes(path.read_bytes()[: -4 * LARGE])
-    with pytest.raises(OSError, match="has become shorter"):
-        b"".join(pieces(found, path, {}))
+    with pytest.raises(InputError, match="cannot be read"):
+        written(found, path)
 
 
 @pytest.mark.parametrize("how", ["link", "second name", "cut", "fields", "other bytes"])
