@@ -14,8 +14,9 @@ from onnx import ModelProto, parser
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import program_of
+from onnxgrad.ir.outline import outline
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import outline, save, to_proto
+from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.outcome import Hooks

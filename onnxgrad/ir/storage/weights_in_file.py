@@ -134,9 +134,10 @@ class _Reader:
 def own_data(path: Path) -> list[Path]:
     """The files of weights of the model at `path` that `save` wrote."""
     try:
-        if path.stat().st_size >= external.MAX_BYTES:
+        size = path.stat().st_size
+        if size >= external.MAX_BYTES:
             return []
-        model = read_without_weights(path)
+        model = read_without_weights(path) if size >= LARGE_FILE else None
         if model is None:
             model = ModelProto()
             model.ParseFromString(path.read_bytes())
