@@ -16,7 +16,6 @@ from onnx import (
 )
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.outline import is_changed, outline
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage import external_data as external
@@ -29,6 +28,7 @@ from onnxgrad.ir.storage.atomic_files import (
     place_of,
     write_stream,
 )
+from onnxgrad.ir.storage.outline import is_changed, outline
 from onnxgrad.ir.storage.weights_in_file import own_data, pieces
 from onnxgrad.options import known_keywords
 

@@ -139,7 +139,8 @@ def derive(
             report = _sample(model, found, options, hooks, proof)
         made = Derived(found, seconds, report, rows)
         if made.ok and hooks.write is not None:
-            hooks.write(found.program)
+            with collector_paused():
+                hooks.write(found.program)
     return made
 
 

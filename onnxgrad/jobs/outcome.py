@@ -11,9 +11,9 @@ from typing import Any
 
 from onnxgrad.errors import InternalError, OnnxgradError
 from onnxgrad.ir.load import ModelLike, check_room
-from onnxgrad.ir.outline import outline
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import Stats, stats_of
+from onnxgrad.ir.storage.outline import outline
 from onnxgrad.jobs.newer_operators import NewerOperators
 from onnxgrad.limits import limited
 from onnxgrad.passes.base import Pass

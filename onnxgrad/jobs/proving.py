@@ -14,10 +14,10 @@ from onnx import ModelProto, parser
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import program_of
-from onnxgrad.ir.outline import outline
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage.external_data import outside
+from onnxgrad.ir.storage.outline import outline
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of

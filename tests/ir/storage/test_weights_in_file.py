@@ -15,10 +15,10 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir import load
 from onnxgrad.ir.load import bring_inside, load_in_place
-from onnxgrad.ir.outline import outline
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage import weights_in_file
 from onnxgrad.ir.storage.external_data import Digests, halved, is_halved
+from onnxgrad.ir.storage.outline import outline
 from onnxgrad.ir.storage.weights_in_file import LARGE, pieces, read_without_weights
 from onnxgrad.ir.types import Array
 from onnxgrad.train.export import digest
