@@ -170,10 +170,8 @@ def suite(only: str) -> list[str]:
         "",
         f"With a Scan: {', '.join(f'{op} {n}' for op, n in scans.most_common())}.",
         "",
-        "Refused:",
-        "",
-        *(f"- {text[:160]}" for text in cases["refused"]),
-        "",
+        *(f"- refused: {text[:160]}" for text in cases["refused"]),
+        *([""] if cases["refused"] else []),
     ]
 
 
