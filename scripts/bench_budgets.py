@@ -177,8 +177,10 @@ def main() -> None:
                 try:
                     graph = gradient(model, "params", "loss", checkpoint=budget or choice)
                 except InputError as error:
-                    print(f"| {name} | {label} | {str(error).rpartition(' ')[2]} bytes at least "
-                          "| refused | | | |", flush=True)  # fmt: skip
+                    least = int(str(error).rpartition(" ")[2]) / 2**20
+                    print(
+                        f"| {name} | {label} | {least:.0f} at least | refused | | | |", flush=True
+                    )
                     continue
                 peak, taken = measured(graph, folder)
                 share = "" if budget is None else f"{peak * 2**20 / budget:.2f}"
