@@ -11,7 +11,7 @@ from onnxgrad.startup import IS_PROGRAM
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; the program `onnxgrad` ends with it."""
+    """Runs one command and returns its exit code; the program `onnxgrad` ends with it."""
     code = app.main(argv)
     if IS_PROGRAM and argv is None:
         leave(code)

@@ -66,7 +66,7 @@ FORMS.update(SHOWN_AS)
 
 @from_keywords(OptimizeOptions)
 def optimize(model: ModelLike, *, options: OptimizeOptions, report: bool = False) -> Any:
-    """Rewrite a model into a smaller, faster one that computes the same, and prove it.
+    """Rewrites a model into a smaller, faster one that computes the same, and proves it.
 
     Returns the optimised model in the type you passed in; paths, bytes and streams return a
     ModelProto. With `report=True`, returns an `OptimizedModel`: the model, its rewrites and their
@@ -86,7 +86,7 @@ def optimize(model: ModelLike, *, options: OptimizeOptions, report: bool = False
 
 @from_keywords(ConvertOpsetOptions)
 def convert_opset(model: ModelLike, *, options: ConvertOpsetOptions, report: bool = False) -> Any:
-    """Convert a model to opset `to` of the default domain (7 to 28), and prove both equal.
+    """Converts a model to opset `to` of the default domain (7 to 28), and proves both equal.
 
     Returns the model in the type you passed in; with `report=True` an `OptimizedModel`. Local
     functions, nested graphs, names, metadata and external data stay. A node changes only if its
@@ -101,7 +101,7 @@ def convert_opset(model: ModelLike, *, options: ConvertOpsetOptions, report: boo
 
 @from_keywords(Float16Options)
 def float16(model: ModelLike, *, options: Float16Options, report: bool = False) -> Any:
-    """Convert the float32 weights and computations of a model to float16, proved within a bound.
+    """Converts the float32 weights and computations of a model to float16, proved within a bound.
 
     Returns the model in the type you passed in; with `report=True` an `OptimizedModel`, whose
     `near_misses` list the nodes that stay in float32, with the reason. These are values beyond
@@ -127,7 +127,7 @@ def float16(model: ModelLike, *, options: Float16Options, report: bool = False) 
 
 @from_keywords(VerifyOptions)
 def verify(a: ModelLike, b: ModelLike | None = None, *, options: VerifyOptions) -> Report:
-    """Compare model `b` with the original `a` by running both.
+    """Compares model `b` with the original `a` by running both.
 
     Returns a report. A difference raises nothing: the report contains it. If an output has no
     finite element to compare, or a limit was reached, the verdict is "not proved".
@@ -151,7 +151,7 @@ def verify(a: ModelLike, b: ModelLike | None = None, *, options: VerifyOptions) 
 
 @from_keywords(InspectOptions)
 def inspect(model: ModelLike, *, options: InspectOptions) -> Summary:
-    """Return the contents of a model: interface, operators, parameters, metadata, and the costs
+    """Returns the contents of a model: interface, operators, parameters, metadata, and the costs
     of a run. Runs nothing and reads no external data.
 
     `costs` are FLOPs (two for a multiplication and an addition) and bytes, if sizes are known;
@@ -168,7 +168,7 @@ def inspect(model: ModelLike, *, options: InspectOptions) -> Summary:
 
 @from_keywords(DiffOptions)
 def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
-    """Return the differences from model `a` to model `b`. Runs neither, and accepts operators that
+    """Returns the differences from model `a` to model `b`. Runs neither, and accepts operators that
     do not exist.
 
     Nodes are matched by the name of their first output, initializers by name. Weights are compared
@@ -183,7 +183,7 @@ def diff(a: ModelLike, b: ModelLike, *, options: DiffOptions) -> Diff:
 def bench(
     models: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike], *, options: BenchOptions
 ) -> BenchReport:
-    """Measure the latency of models in turns, on the same inputs. Returns the times of each model
+    """Measures the latency of models in turns, on the same inputs. Returns the times of each model
     and the ratios to the first.
 
     `models` is one model, several, or a mapping by the names that the report has. Inputs as for
@@ -208,8 +208,8 @@ def bench(
 
 @from_keywords(CiOptions)
 def ci(*, options: CiOptions) -> CiReport:
-    """Optimise and prove every model of a recipe, check its requirements, compare with the lock,
-    and write the results that pass.
+    """Optimises and proves every model of a recipe, checks its requirements, compares with the
+    lock, and writes the results that pass.
 
     Returns a report. A model that is refused is in the report and raises nothing; an older result
     in its place is removed. `update` writes the lock if every model passes. `models`, `out` and
@@ -222,7 +222,7 @@ def ci(*, options: CiOptions) -> CiReport:
 
 @from_keywords(ReduceOptions)
 def reduce(model: ModelLike, check: Check, *, options: ReduceOptions, report: bool = False) -> Any:
-    """Return the smallest model that still fails a check, in the type you passed in.
+    """Returns the smallest model that still fails a check, in the type you passed in.
 
     `check` is a function that receives a ModelProto and returns true if the model still fails, or a
     command that then exits with a status other than 0. A command is a text or a list of words; it
@@ -399,7 +399,7 @@ def function_gradient(model: ModelLike, *, options: FunctionGradientOptions) -> 
 
 @from_keywords(CheckGradientOptions)
 def check_gradient(model: ModelLike, *, options: CheckGradientOptions) -> GradientReport:
-    """Check the gradient of a model numerically in random directions.
+    """Checks the gradient of a model numerically in random directions.
 
     Targets that are not scalars, and parts of values, get a random adjoint. A value in `stop` is
     held fixed while the values before it change. Inputs that `inputs` lacks are generated from
@@ -418,7 +418,7 @@ def check_gradient(model: ModelLike, *, options: CheckGradientOptions) -> Gradie
 
 @from_keywords(CheckProductOptions)
 def check_product(model: ModelLike, *, options: CheckProductOptions) -> GradientReport:
-    """Check the result of `jvp`, `hessian_vector_product`, `jacobian`, `hessian` or
+    """Checks the result of `jvp`, `hessian_vector_product`, `jacobian`, `hessian` or
     `casadi_derivative` (`of`: "jvp", "hvp", "jacobian", "hessian", or "adj" and "fwd") for a model,
     numerically in random directions.
 

@@ -25,7 +25,7 @@ _OPTION = re.compile(rf"\s*(\w+)\s*=\s*({_VALUE})\s*(?:[,;]|$)")
 
 
 def read(text: str, classes: Mapping[str, type[T]], what: str) -> T:
-    """Return the object that `NAME{option=value}` describes.
+    """Returns the object that `NAME{option=value}` describes.
 
     `classes`: the dataclass of each name. `what`: the kind of object, for messages. Raises
     InputError if the text cannot be read, and as `build` does.
@@ -45,7 +45,7 @@ def read(text: str, classes: Mapping[str, type[T]], what: str) -> T:
 
 
 def split(text: str, what: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the name and the text of the options (None without braces) of each item of
+    """Yields the name and the text of the options (None without braces) of each item of
     `NAME{...},NAME`. Raises InputError at the first place that cannot be read.
     """
     position = 0
@@ -60,7 +60,7 @@ def split(text: str, what: str) -> Iterator[tuple[str, str | None]]:
 
 
 def build(name: str, cls: type[T], text: str, common: Mapping[str, Any] | None = None) -> T:
-    """Return an object of the dataclass `cls` from the text of its options.
+    """Returns an object of the dataclass `cls` from the text of its options.
 
     `common`: values for the fields of these names that the text leaves out. Raises InputError for
     an unknown or missing option, and for a value that the class refuses.
@@ -100,7 +100,9 @@ def _options(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def declared(module: Any, base: Any) -> list[Any]:
-    """Return the classes that a module defines below `base`, in order, except for abstract ones."""
+    """Returns the classes that a module defines below `base`, in order, except for abstract
+    ones.
+    """
     return [
         cls
         for cls in vars(module).values()
@@ -113,7 +115,7 @@ def declared(module: Any, base: Any) -> list[Any]:
 
 
 def name_of(cls: type) -> str:
-    """Return the name of a class as text; classes of other packages are prefixed by their
+    """Returns the name of a class as text; classes of other packages are prefixed by their
     module.
     """
     ours = cls.__module__.startswith("onnxgrad.")

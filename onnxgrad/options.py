@@ -46,8 +46,8 @@ _CALLED = {bool: "true or false", int: "a whole number", float: "a number", str:
 
 
 def providers_of(text: str) -> list[str]:
-    """Return the providers that the text names, separated by commas. A proof runs on each; rewrites
-    are chosen and latency is measured for the first. Raises InputError.
+    """Returns the providers that the text names, separated by commas. A proof runs on each;
+    rewrites are chosen and latency is measured for the first. Raises InputError.
     """
     names = text.split(",") if isinstance(text, str) else []
     if not names or len({*names}) < len(names) or not PROVIDERS.keys() >= {*names}:
@@ -75,7 +75,7 @@ class Range:
         return self.words or (f"{both} {self.high:g}" if self.high < math.inf else least)
 
     def check(self, value: Any, where: str) -> Any:
-        """Return the number. Raises InputError if it is out of range."""
+        """Returns the number. Raises InputError if it is out of range."""
         if value is None or not isinstance(value, (int, float)):
             return value  # another type of a union
         if not self.low <= value <= self.high or (self.above and value == self.low):
@@ -87,12 +87,12 @@ class Named:
     """One name, or any collection of names."""
 
     def check(self, value: Any, where: str) -> tuple[str, ...]:
-        """Return the names. Raises InputError for anything else."""
+        """Returns the names. Raises InputError for anything else."""
         return several(value, where)
 
 
 def check_fields(made: Any, owner: str, defaults: bool = True) -> None:
-    """Convert each field of a dataclass to its declared type, called from `__post_init__`. With
+    """Converts each field of a dataclass to its declared type, called from `__post_init__`. With
     `defaults=False`, fields that have their default are skipped. Raises InputError that names
     `owner` and the field.
     """
@@ -105,7 +105,7 @@ def check_fields(made: Any, owner: str, defaults: bool = True) -> None:
 
 
 def kinds_of(cls: Any) -> Mapping[str, Any]:
-    """Return the declared type of each field; Any if an annotation uses a name that its module
+    """Returns the declared type of each field; Any if an annotation uses a name that its module
     lacks.
     """
     if cls not in _KINDS:
@@ -118,7 +118,7 @@ def kinds_of(cls: Any) -> Mapping[str, Any]:
 
 
 def resolved(annotation: Any, module: str) -> Any:
-    """Return the type that an annotation of the module names; Any for names that exist only under
+    """Returns the type that an annotation of the module names; Any for names that exist only under
     TYPE_CHECKING.
     """
     if not isinstance(annotation, str):
@@ -149,7 +149,7 @@ class _Names(dict[str, Any]):
 
 
 def checked(kind: Any, value: Any, where: str) -> Any:
-    """Return `value` in the type `kind`. Raises InputError if it has another type."""
+    """Returns `value` in the type `kind`. Raises InputError if it has another type."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _within(checked(args[0], value, where), args[1:], where)
@@ -172,8 +172,8 @@ def checked(kind: Any, value: Any, where: str) -> Any:
 
 
 def from_text(kind: Any, text: str) -> Any:
-    """Return the value of a text for the type `kind`: a number, `true`, `[1,2]`, `none`, or a word.
-    The class checks it.
+    """Returns the value of a text for the type `kind`: a number, `true`, `[1,2]`, `none`, or a
+    word. The class checks it.
     """
     parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
@@ -182,7 +182,7 @@ def from_text(kind: Any, text: str) -> Any:
 
 
 def literal(text: str) -> Any:
-    """Return a number, a list of numbers, true, false, none, or the text itself."""
+    """Returns a number, a list of numbers, true, false, none, or the text itself."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
@@ -192,7 +192,7 @@ def literal(text: str) -> Any:
 
 
 def described(kind: Any) -> str:
-    """Return the values of a type in words; empty for a type that has no form as text."""
+    """Returns the values of a type in words; empty for a type that has no form as text."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _annotated(args)
@@ -218,7 +218,7 @@ def _annotated(args: Sequence[Any]) -> str:
 
 
 def several(names: Any, where: str) -> tuple[str, ...]:
-    """Return names as a tuple, from one text or any collection of texts. Raises InputError."""
+    """Returns names as a tuple, from one text or any collection of texts. Raises InputError."""
     if isinstance(names, str):
         return (names,)
     if not isinstance(names, Iterable) or isinstance(names, (bytes, bytearray)):
@@ -247,7 +247,7 @@ def _one_of(kinds: Sequence[Any], value: Any, where: str) -> Any:
 
 
 def _each(kind: Any, value: Any, where: str) -> Any:
-    """Return the elements of a list or tuple. Text is refused, although Python iterates over its
+    """Returns the elements of a list or tuple. Text is refused, although Python iterates over its
     letters.
     """
     origin, args = get_origin(kind), get_args(kind)
@@ -298,7 +298,7 @@ def _wrong(where: str, wanted: str, value: Any, hint: str = "") -> InputError:
 
 
 def known_keywords(function: F) -> F:
-    """Decorate a public function: an unknown keyword, or an argument of another type than
+    """Decorates a public function: an unknown keyword, or an argument of another type than
     annotated, raises InputError that names it.
     """
     signature = inspect.signature(function)
@@ -331,17 +331,17 @@ def known_keywords(function: F) -> F:
 
 
 def callable_by(parameters: Iterable[inspect.Parameter]) -> list[str]:
-    """Return the names of the parameters that a caller may set by name, without `self`."""
+    """Returns the names of the parameters that a caller may set by name, without `self`."""
     return [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY and p.name != "self"]
 
 
 def called(function: Callable[..., Any]) -> str:
-    """Return the name by which a function is called; for `__init__`, the name of its class."""
+    """Returns the name by which a function is called; for `__init__`, the name of its class."""
     return function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
 
 def check_argument(kind: Any, value: Any, where: str) -> None:
-    """Raise InputError if an argument of a function has none of the annotated types, which may be
+    """Raises InputError if an argument of a function has none of the annotated types, which may be
     classes and functions. One text is accepted as a list of names.
     """
     kinds = [k for k in _parts(kind) if k is not type(None)]
@@ -395,7 +395,7 @@ class Declared(ABCMeta):
     """
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        """Make an object. Raises InputError for a keyword that is not a field."""
+        """Makes an object. Raises InputError for a keyword that is not a field."""
         if options and is_dataclass(cls):
             known = [f.name for f in fields(cls) if f.init]
             for name in options:
@@ -405,7 +405,7 @@ class Declared(ABCMeta):
 
 
 def unknown_keyword(owner: str, name: str, known: Iterable[str]) -> InputError:
-    """Return the error for a keyword that does not exist."""
+    """Returns the error for a keyword that does not exist."""
     names = list(known)
     listed = ", ".join(names) or "none"
     return InputError(f"{owner} has no option '{name}'{perhaps(name, names, 3)}; it has {listed}")

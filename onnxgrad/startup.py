@@ -21,7 +21,7 @@ IS_PROGRAM = _starts_us()
 
 
 def end_at_interrupt() -> None:
-    """Let Ctrl-C end the program without a traceback, before and after `cli.app.main` handles
+    """Lets Ctrl-C end the program without a traceback, before and after `cli.app.main` handles
     signals.
     """
     if IS_PROGRAM and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:

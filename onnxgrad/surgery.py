@@ -40,7 +40,7 @@ _log = logging.getLogger("onnxgrad")
 
 @from_keywords(ExtractOptions)
 def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
-    """Return the part of a model that computes `outputs` from `inputs`, in the type you passed in.
+    """Returns the part of a model that computes `outputs` from `inputs`, in the type you passed in.
 
     Both are values of the main graph; None: the model's own. The proof runs the part on the values
     that the whole model has at its inputs. Raises InputError for a name that does not exist, an
@@ -109,7 +109,8 @@ def hessian(model: ModelLike, *, options: HessianOptions) -> Any:
 
 @from_keywords(OpenBatchOptions)
 def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
-    """Return the model with a dynamic batch in place of its fixed batch, in the type you passed in.
+    """Returns the model with a dynamic batch in place of its fixed batch, in the type you passed
+    in.
 
     Row i of a result depends on row i of `inputs` alone, and equals the result of the original; all
     rows share the other inputs. Remarks are logged. Raises InputError that names the node if rows
@@ -126,7 +127,7 @@ def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
 
 @from_keywords(VmapOptions)
 def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
-    """Return the model mapped over a new axis of `inputs` (None: of all) and of every output, in
+    """Returns the model mapped over a new axis of `inputs` (None: of all) and of every output, in
     the type you passed in.
 
     Element i along `axis` of a result is what the model computes from element i of these inputs;
@@ -147,8 +148,8 @@ def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
 
 @from_keywords(MetadataOptions)
 def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
-    """Set and remove entries of a model's metadata, and other fields of its header ("" and 0 remove
-    them).
+    """Sets and removes entries of a model's metadata, and other fields of its header ("" and 0
+    remove them).
 
     Returns the model in the type you passed in; everything else stays field for field, which is
     checked. `inspect(model).metadata` has the entries. Raises InputError for an entry to `unset`
@@ -167,7 +168,7 @@ def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
 
 @from_keywords(EditOptions)
 def edit(model: ModelLike, *, options: EditOptions) -> Any:
-    """Return the model with inputs bound to constants, values renamed or outputs removed, in the
+    """Returns the model with inputs bound to constants, values renamed or outputs removed, in the
     type you passed in.
 
     `bind`: values by the names of inputs: arrays of the input's dtype, numbers and lists that it
@@ -189,7 +190,7 @@ def edit(model: ModelLike, *, options: EditOptions) -> Any:
 
 @from_keywords(PlaceOptions)
 def place(model: ModelLike, *, options: PlaceOptions, report: bool = False) -> Any:
-    """Return the model with a device marked on every node, for onnxruntime, in the type you passed
+    """Returns the model with a device marked on every node, for onnxruntime, in the type you passed
     in.
 
     `device` are rules "DEVICE=PATTERN,PATTERN" by names or operators of nodes; the first that
@@ -208,7 +209,7 @@ def place(model: ModelLike, *, options: PlaceOptions, report: bool = False) -> A
 
 @from_keywords(JoinOptions)
 def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> Any:
-    """Return models `a` and `b` as one, in which outputs of `a` feed inputs of `b`, in the type of
+    """Returns models `a` and `b` as one, in which outputs of `a` feed inputs of `b`, in the type of
     `a`.
 
     `map`: inputs of `b` by the outputs, or inputs, of `a`. The result has the inputs of `a`, the
@@ -230,8 +231,8 @@ def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> Any:
 
 @from_keywords(LiftOptions)
 def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
-    """Split a model into a preparation, which depends on weights and constants alone, and the rest.
-    Returns both in the type you passed in.
+    """Splits a model into a preparation, which depends on weights and constants alone, and the
+    rest. Returns both in the type you passed in.
 
     Run the preparation once, when the weights are loaded: its outputs are inputs of the rest.
     `weights` are names or globs of inputs, or of initializers, which become inputs. A weight that
@@ -253,7 +254,7 @@ def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
 
 
 def _accepted(found: Proved) -> Any:
-    """Return the program of a proved result, and log its notes. Raises NotProved."""
+    """Returns the program of a proved result, and logs its notes. Raises NotProved."""
     for note in found.notes:
         _log.info(note)
     return found.proved("the result")

@@ -33,7 +33,7 @@ from onnxgrad.train.step import TrainingStep
 
 @from_keywords(StepOptions)
 def training_step(model: ModelLike, *, options: StepOptions) -> TrainingStep:
-    """Return one step of training as a graph, for any model whose gradient can be formed.
+    """Returns one step of training as a graph, for any model whose gradient can be formed.
 
     `loss` is a Loss, its text as `parse_loss` reads it, the name of a scalar value, a function of
     the model's values by name, or None for the only output. `optimizer` is AdamW by default;
@@ -65,7 +65,7 @@ def fit(
     original: ModelLike | None = None,
     report: bool = False,
 ) -> Any:
-    """Train a model on data and return it with its new weights, in the type you passed in; paths,
+    """Trains a model on data and returns it with its new weights, in the type you passed in; paths,
     bytes and streams return a ModelProto.
 
     `model` may be the folder of a training step: `original` is then the model from which the step
@@ -112,12 +112,12 @@ class Trainer(TrainingLoop):
     def __init__(
         self, step: TrainingStep | str | PathLike[str], *, options: TrainerOptions
     ) -> None:
-        """Open the engine with the initial values of the step."""
+        """Opens the engine with the initial values of the step."""
         super().__init__(step, options)
 
     @from_keywords(RunOptions)
     def fit(self, *, options: RunOptions) -> History:
-        """Train for a number of epochs or steps and return the history. Both count from the first
+        """Trains for a number of epochs or steps and returns the history. Both count from the first
         step of this trainer, or of the checkpoint that it restored: a second call with the same
         number trains nothing, and warns.
 
@@ -141,7 +141,7 @@ class Trainer(TrainingLoop):
 
     @from_keywords(EvaluateOptions)
     def evaluate(self, *, options: EvaluateOptions) -> dict[str, float]:
-        """Return the mean loss over all examples and each metric, with the current weights or
+        """Returns the mean loss over all examples and each metric, with the current weights or
         their moving averages (`averaged`). Raises InputError for data that the step does not
         accept.
         """
@@ -149,7 +149,7 @@ class Trainer(TrainingLoop):
 
     @from_keywords(PredictOptions)
     def predict(self, *, options: PredictOptions) -> dict[str, Array]:
-        """Return the model's outputs for all examples, by name, with the weights that `fit` chose
+        """Returns the model's outputs for all examples, by name, with the weights that `fit` chose
         (`weights`), or their moving averages (`averaged`). `data` needs only the inputs of the
         model; labels are ignored. Raises InputError for data that the model does not accept, for a
         model whose only output is its loss, and for an output without a row for each example.
@@ -164,7 +164,7 @@ class Trainer(TrainingLoop):
 
     @from_keywords(RestoreOptions)
     def restore(self, path: str | PathLike[str], *, options: RestoreOptions) -> None:
-        """Continue from a checkpoint that `save` wrote. Raises InputError for a damaged file, and
+        """Continues from a checkpoint that `save` wrote. Raises InputError for a damaged file, and
         for a checkpoint of a different model, loss, kind of optimiser or set of parameters. With
         `force`, values that fit are restored and the others stay as they are.
         """
@@ -172,7 +172,7 @@ class Trainer(TrainingLoop):
 
     @from_keywords(ExportOptions)
     def export(self, model: ModelLike, *, options: ExportOptions) -> Any:
-        """Return the model that the step was made from with its trained weights, or with their
+        """Returns the model that the step was made from with its trained weights, or with their
         moving averages, in the type you passed in. With `path`, writes the model there and returns
         None. Raises InputError for a different model, and for a path that cannot be written.
         """

@@ -22,7 +22,7 @@ KINDS = ("load", "optimize", "gradient")
 
 
 def work(kind: str, path: str) -> float:
-    """Return the CPU seconds of one piece of work, or -1 if it fails for this model."""
+    """Returns the CPU seconds of one piece of work, or -1 if it fails for this model."""
     import onnxgrad
 
     began = time.process_time()
@@ -39,7 +39,7 @@ def work(kind: str, path: str) -> float:
 
 
 def serve() -> None:
-    """Answer each line `kind path` with its seconds, until the input ends."""
+    """Answers each line `kind path` with its seconds, until the input ends."""
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         kind, path = line.rstrip("\n").split(" ", 1)

@@ -146,7 +146,7 @@ NETWORKS: dict[str, Any] = {
 
 
 def measured(graph: onnx.ModelProto, folder: Path, how: str = "reuse") -> tuple[float, float]:
-    """Return the MB and seconds of a run in a fresh process."""
+    """Returns the MB and seconds of a run in a fresh process."""
     onnx.save(graph, folder / "graph.onnx")
     words = [sys.executable, "-c", CHILD, folder / "graph.onnx", folder / "x.npy", how]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
@@ -155,7 +155,7 @@ def measured(graph: onnx.ModelProto, folder: Path, how: str = "reuse") -> tuple[
 
 
 def main() -> None:
-    """Print a row for each network and choice."""
+    """Prints a row for each network and choice."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     print("| network | choice | estimate MB | peak MB | of budget | of plain | time |")

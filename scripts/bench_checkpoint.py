@@ -57,7 +57,7 @@ def chain(layers: int, size: int) -> onnx.ModelProto:
 
 
 def measure(path: Path, feeds: Path, outputs: list[str]) -> dict:
-    """Return the peak above the session's, seconds and checksums of a run in a fresh process."""
+    """Returns the peak above the session's, seconds and checksums of a run in a fresh process."""
     run = subprocess.run(
         [sys.executable, "-c", CHILD, str(path), str(feeds), json.dumps(outputs)],
         capture_output=True,
@@ -68,7 +68,7 @@ def measure(path: Path, feeds: Path, outputs: list[str]) -> dict:
 
 
 def main() -> None:
-    """Print the ratios."""
+    """Prints the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", help="a model whose only scalar output is its loss")
     parser.add_argument("--inputs", help="npz with keys in:NAME; default: beside the model")

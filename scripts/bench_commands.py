@@ -39,7 +39,7 @@ Taken = tuple[float, float]  # wall and CPU seconds
 
 
 def commands(options: argparse.Namespace) -> dict[str, list[str]]:
-    """Return each command's words, without its model and its result."""
+    """Returns each command's words, without its model and its result."""
     ours = [*shlex.split(options.onnxgrad), "optimize", "-q"]
     found = {
         PROVED: ours,
@@ -54,7 +54,7 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def run(name: str, words: Sequence[str], model: Path, result: Path) -> Taken | None:
-    """Run a command and return its times, or None if it fails."""
+    """Runs a command and returns its times, or None if it fails."""
     more = [str(result), "0"] if name == "onnxsim" else [str(result)]  # 0: it checks nothing
     if name in (PROVED, UNPROVED, BEFORE):
         more = ["-o", str(result)]
@@ -68,7 +68,7 @@ def run(name: str, words: Sequence[str], model: Path, result: Path) -> Taken | N
 def measured(
     model: Path, found: Mapping[str, Sequence[str]], rounds: int
 ) -> dict[str, Taken | None]:
-    """Return the median times of every command; the commands run in turns."""
+    """Returns the median times of every command; the commands run in turns."""
     taken: dict[str, list[Taken]] = {name: [] for name in found}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
@@ -87,7 +87,7 @@ def _medians(taken: Sequence[Taken]) -> Taken:
 
 
 def ratios(rows: Mapping[str, Mapping[str, Taken | None]], name: str, kind: int) -> list[float]:
-    """Return a command's time over the fastest peer's, per model; `kind`: 0 wall, 1 CPU."""
+    """Returns a command's time over the fastest peer's, per model; `kind`: 0 wall, 1 CPU."""
     found = []
     for row in rows.values():
         peers = [t[kind] for n, t in row.items() if t and n not in (PROVED, UNPROVED, BEFORE)]
@@ -98,7 +98,7 @@ def ratios(rows: Mapping[str, Mapping[str, Taken | None]], name: str, kind: int)
 
 
 def report(rows: Mapping[str, Mapping[str, Taken | None]], rounds: int) -> list[str]:
-    """Return the record: a table and the geometric means of the ratios."""
+    """Returns the record: a table and the geometric means of the ratios."""
     names = list(next(iter(rows.values())))
     lines = [
         f"Whole commands (`scripts/bench_commands.py`): wall (CPU) seconds, medians of {rounds} "

@@ -42,7 +42,7 @@ FILES = (
 
 
 def build(name: str, attention: str) -> tuple[Any, dict[str, Any], Any]:
-    """Return a module, its inputs, and the sizes that are symbols."""
+    """Returns a module, its inputs, and the sizes that are symbols."""
     import torch
     import transformers as hf
     from exporting.common import randomise
@@ -78,7 +78,7 @@ def build(name: str, attention: str) -> tuple[Any, dict[str, Any], Any]:
 
 
 def export(name: str, attention: str, folder: Path) -> tuple[dict[str, Path], dict[str, Any]]:
-    """Return the files to compare and their inputs."""
+    """Returns the files to compare and their inputs."""
     import torch
 
     files: dict[str, Path] = {}
@@ -182,7 +182,7 @@ AT_HIDDEN = (384, 768)
 
 
 def fused_models(form: str, rows: int, hidden: int, folder: Path) -> tuple[dict[str, Path], Any]:
-    """Return the files of one form at one size and their inputs."""
+    """Returns the files of one form at one size and their inputs."""
     inputs, *bodies = FUSED[form]
     sizes = {"R": rows, "D": hidden, "N": 12, "W": hidden // 12, "E": hidden // 24, "H": rows // 8}
     files = {}
@@ -213,7 +213,7 @@ def fused_models(form: str, rows: int, hidden: int, folder: Path) -> tuple[dict[
 
 
 def fused(args: argparse.Namespace) -> list[str]:
-    """Return the table of onnxruntime's own operators."""
+    """Returns the table of onnxruntime's own operators."""
     lines = [
         "",
         "Forms of com.microsoft against what onnxruntime makes of the chain by itself, 12 heads; "
@@ -236,7 +236,7 @@ def fused(args: argparse.Namespace) -> list[str]:
 
 
 def operator_models(chain: str, operator: str, folder: Path) -> dict[str, Path]:
-    """Return the two files of one row."""
+    """Returns the two files of one row."""
     found = {}
     for label, body in (("chain", chain), ("operator", operator)):
         numbers = NUMBERS.replace("<", "<int64[3] rows = {0, 8, -1}, ", 1)
@@ -247,7 +247,7 @@ def operator_models(chain: str, operator: str, folder: Path) -> dict[str, Path]:
 
 
 def ratios(files: dict[str, Path], feeds: Any, args: argparse.Namespace) -> dict[str, float]:
-    """Return the CPU time by file: the first in ms, the others relative to it."""
+    """Returns the CPU time by file: the first in ms, the others relative to it."""
     report = bench(
         {label: str(path) for label, path in files.items()},
         inputs=feeds, seconds=args.seconds, rounds=args.rounds, threads=1,
@@ -260,7 +260,7 @@ def ratios(files: dict[str, Path], feeds: Any, args: argparse.Namespace) -> dict
 
 
 def wholes(args: argparse.Namespace) -> list[str]:
-    """Return the table of whole models."""
+    """Returns the table of whole models."""
     lines = [
         "| model | attention | 18, ms | "
         + " | ".join(FILES[1:]).replace("23 |", "23 / 18 |", 1)
@@ -279,7 +279,7 @@ def wholes(args: argparse.Namespace) -> list[str]:
 
 
 def operators(args: argparse.Namespace) -> list[str]:
-    """Return the table of single operators of ONNX."""
+    """Returns the table of single operators of ONNX."""
     lines = ["", "| operator | chain, ms | operator / chain |", "|---|---|---|"]
     rng = np.random.default_rng(0)
     shapes = {part.split()[1]: part.split()[0] for part in INPUTS.split(", ")}
@@ -299,7 +299,7 @@ PARTS = {"models": wholes, "operators": operators, "onnxruntime": fused}
 
 
 def main() -> None:
-    """Measure, print and record."""
+    """Measures, prints and records."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--only", choices=PARTS, help="one table, and no record")

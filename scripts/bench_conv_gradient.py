@@ -113,7 +113,7 @@ INPUT = [case for case in WEIGHT if case.c > 1]
 
 
 def weight_forms(case: Case) -> dict[str, Emit]:
-    """Return the function that emits each form, by name. The first form is the baseline."""
+    """Returns the function that emits each form, by name. The first form is the baseline."""
     geo, group = case.geometry, case.group
 
     def of(form: Callable[[Correlation], Var]) -> Emit:
@@ -166,7 +166,7 @@ def input_forms(case: Case) -> dict[str, Emit]:
 
 
 def graph(case: Case, emit: Emit, weight: np.ndarray[Any, Any] | None) -> onnx.ModelProto:
-    """Return the graph of one form; the weight is a constant or an input."""
+    """Returns the graph of one form; the weight is a constant or an input."""
     values = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
         for name, shape in zip(("x", "g", "w"), case.shapes(), strict=True)
@@ -187,7 +187,7 @@ def graph(case: Case, emit: Emit, weight: np.ndarray[Any, Any] | None) -> onnx.M
 def line(
     case: Case, every: Mapping[str, Emit], columns: list[str], rounds: int, *, constant: bool
 ) -> str:
-    """Return one row of a table. Raises ValueError if the results of forms differ."""
+    """Returns one row of a table. Raises ValueError if the results of forms differ."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in case.shapes()]
     feeds = dict(zip(("x", "g", "w"), arrays, strict=True))
@@ -214,7 +214,7 @@ def line(
 
 
 def tables(rounds: int) -> Iterator[str]:
-    """Return three tables: by the weight, and by the input with a constant and a fed weight."""
+    """Returns three tables: by the weight, and by the input with a constant and a fed weight."""
     columns = ["Conv", "offsets", "lines", "crossing", "rows", "unfolded"]
     columns += ["images", "joined", "elements", "pairs", "line pairs"]
     yield from head("By the weight, relative to a Conv with swapped axes.", columns)
@@ -229,7 +229,7 @@ def tables(rounds: int) -> Iterator[str]:
 
 
 def head(title: str, columns: list[str]) -> list[str]:
-    """Return the head of a table."""
+    """Returns the head of a table."""
     return [
         "",
         title,
@@ -240,7 +240,7 @@ def head(title: str, columns: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Print the tables; with --write, record them."""
+    """Prints the tables; with --write, records them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--write", action="store_true", help="record the result in scripts/results")

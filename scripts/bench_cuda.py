@@ -195,7 +195,7 @@ def exported(model: nn.Module, inputs: dict[str, Tensor]) -> onnx.ModelProto:
 def bound_run(
     graph: onnx.ModelProto, feeds: dict[str, np.ndarray], device: str, *, tf32: bool
 ) -> tuple[Callable[[], None], Callable[[], dict[str, np.ndarray]]]:
-    """Return a function that runs the graph with feeds and results on the device, and a function
+    """Returns a function that runs the graph with feeds and results on the device, and a function
     that reads the results.
     """
     opened = session(graph, threads=0, cuda=device == "cuda", tf32=tf32)
@@ -219,7 +219,7 @@ def bound_run(
 
 
 def difference(found: dict[str, np.ndarray], model: nn.Module) -> float:
-    """Return the largest difference of a gradient from PyTorch's, relative to its maximum."""
+    """Returns the largest difference of a gradient from PyTorch's, relative to its maximum."""
     worst = 0.0
     for name, p in model.named_parameters():
         wanted = p.grad.float().cpu().numpy() if p.grad is not None else np.zeros(p.shape)
@@ -229,7 +229,7 @@ def difference(found: dict[str, np.ndarray], model: nn.Module) -> float:
 
 
 def medians(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
-    """Return the milliseconds of each variant; variants run in turns after two warm-ups."""
+    """Returns the milliseconds of each variant; variants run in turns after two warm-ups."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 2):
         for name, work in ways.items():
@@ -243,7 +243,7 @@ def medians(ways: dict[str, Callable[[], object]], device: str, rounds: int) -> 
 
 
 def measured(name: str, precision: str, device: str, rounds: int, *, tiny: bool) -> list[str]:
-    """Return one row of the table."""
+    """Returns one row of the table."""
     tf32 = precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     model, inputs = built(name, tiny=tiny)
@@ -303,7 +303,7 @@ def measured(name: str, precision: str, device: str, rounds: int, *, tiny: bool)
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[str]:
-    """Return the table; ratios are onnxgrad's time over the other's."""
+    """Returns the table; ratios are onnxgrad's time over the other's."""
     for name in arguments.names or NAMES:
         found = measured(
             name, arguments.precision, arguments.device, arguments.rounds, tiny=arguments.tiny
@@ -312,7 +312,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table, and append its rows to a record."""
+    """Prints the table, and appends its rows to a record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME")
     parser.add_argument("--precision", choices=("float32", "tf32", "float16"), default="float32")

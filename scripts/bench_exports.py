@@ -42,14 +42,14 @@ SLOWER = 1.03
 
 
 def folder_of_exports() -> Path:
-    """Return the folder of the exports, outside the repository."""
+    """Returns the folder of the exports, outside the repository."""
     from scripts.fetch_models import cache_folder
 
     return cache_folder("open_sizes")
 
 
 def export(names: list[str]) -> None:
-    """Write the networks."""
+    """Writes the networks."""
     import warnings
 
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
@@ -65,7 +65,7 @@ def export(names: list[str]) -> None:
 
 
 def cases(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the inputs (`in`) and PyTorch's results (`out`) for each size, such as `2x6`."""
+    """Returns the inputs (`in`) and PyTorch's results (`out`) for each size, such as `2x6`."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     with np.load(path) as arrays:
         for key in arrays.files:
@@ -75,7 +75,7 @@ def cases(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def made(path: Path, folder: Path, python: str) -> dict[str, Path]:
-    """Return the file of each tool, by label. A tool that fails is reported on stderr."""
+    """Returns the file of each tool, by label. A tool that fails is reported on stderr."""
     import onnxgrad
     from scripts.bench_latency_peers import peer
 
@@ -95,7 +95,7 @@ def made(path: Path, folder: Path, python: str) -> dict[str, Path]:
 
 
 def at_level(path: Path, level: str, target: Path | None = None) -> Any:
-    """Return a session of one thread; onnxruntime writes the optimised model to `target`."""
+    """Returns a session of one thread; onnxruntime writes the optimised model to `target`."""
     from onnxruntime import GraphOptimizationLevel
     from sessions import session
 
@@ -107,7 +107,7 @@ def at_level(path: Path, level: str, target: Path | None = None) -> Any:
 def worst_difference(
     files: dict[str, Path], sizes: dict[str, dict[str, dict[str, Any]]]
 ) -> dict[str, float]:
-    """Return the largest difference of each file's results, as deployed, from the export's.
+    """Returns the largest difference of each file's results, as deployed, from the export's.
 
     It is relative to the export's largest value. `torch` compares the export with PyTorch, where
     the mask has 1: what an empty row of attention gives differs between exporters.
@@ -140,13 +140,13 @@ def _of(opened: Any, feeds: dict[str, Any]) -> dict[str, Any]:
 
 
 def counted(path: Path) -> tuple[int, int]:
-    """Return the numbers of nodes without Constants, and of Attention nodes."""
+    """Returns the numbers of nodes without Constants, and of Attention nodes."""
     operators = [n.op_type for n in onnx.load(path).graph.node if n.op_type != "Constant"]
     return len(operators), operators.count("Attention")
 
 
 def ratios(files: dict[str, Path], feeds: dict[str, Any], args: argparse.Namespace) -> list[Any]:
-    """Return the CPU milliseconds of the export, and the ratio of each file in each repeat."""
+    """Returns the CPU milliseconds of the export, and the ratio of each file in each repeat."""
     from onnxgrad import bench
 
     milliseconds, found = [], {label: list[float]() for label in files}
@@ -184,7 +184,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Print both tables, and record them."""
+    """Prints both tables, and records them."""
     import logging
 
     from scripts.records import write_record

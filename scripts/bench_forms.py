@@ -28,7 +28,7 @@ RNG = np.random.default_rng(0)
 
 
 def runner(graph: str, feeds: Feeds) -> Callable[[], float]:
-    """Return a function that runs a graph ten times and returns the CPU seconds of one run."""
+    """Returns a function that runs a graph ten times and returns the CPU seconds of one run."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {graph}')
     opened = session(model)
     given = {i.name: feeds[i.name] for i in opened.get_inputs()}
@@ -44,7 +44,7 @@ def runner(graph: str, feeds: Feeds) -> Callable[[], float]:
 
 
 def row(what: str, forms: Mapping[str, str], feeds: Feeds, rounds: int) -> str:
-    """Return one line of the table: the first form in ms, the others relative to it."""
+    """Returns one line of the table: the first form in ms, the others relative to it."""
     runs = {name: runner(graph, feeds) for name, graph in forms.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
@@ -211,7 +211,7 @@ def masks(rounds: int) -> list[str]:
 
 
 def main() -> None:
-    """Print the tables; with --write, record them."""
+    """Prints the tables; with --write, records them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--write", action="store_true", help="record the result in scripts/results")

@@ -60,7 +60,7 @@ def built(model: ModelProto) -> tuple[float, float, int]:
 
 
 def table(rounds: int) -> list[str]:
-    """Return Markdown lines, one per model."""
+    """Returns Markdown lines, one per model."""
     lines = [
         "| model | forward nodes | gradient nodes | wall ms | CPU ms | fastest ms |",
         "|---|---|---|---|---|---|",
@@ -90,7 +90,7 @@ def chains(rounds: int) -> str:
 
 
 def main() -> None:
-    """Print the tables; with --write, record them."""
+    """Prints the tables; with --write, records them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--write", action="store_true", help="record the result in scripts/results")

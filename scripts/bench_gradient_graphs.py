@@ -62,7 +62,7 @@ Feeds = Mapping[str, np.ndarray[Any, Any]]
 def build(
     checkout: Path, model: Path, names: Sequence[str] = (), form: str = "fast"
 ) -> onnx.ModelProto:
-    """Return the gradient by `names` or all weights, built by the package of a checkout."""
+    """Returns the gradient by `names` or all weights, built by the package of a checkout."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gradient.onnx"
         command = [sys.executable, "-c", BUILD, str(checkout), str(model), str(path), form, *names]
@@ -71,7 +71,7 @@ def build(
 
 
 def nodes_of(graph: onnx.ModelProto) -> Counter[str]:
-    """Return the number of nodes per operator, without nodes that compute nothing."""
+    """Returns the number of nodes per operator, without nodes that compute nothing."""
     return Counter(n.op_type for n in graph.graph.node if n.op_type not in ("Constant", "Identity"))
 
 
@@ -119,7 +119,7 @@ def peak(threads: int, clock: Callable[[], float]) -> float:
 
 
 def operations(model: onnx.ModelProto, feeds: Feeds) -> int:
-    """Return the number of operations in the products, for the shapes of a run."""
+    """Returns the number of operations in the products, for the shapes of a run."""
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     products = [n for n in model.graph.node if n.op_type in PRODUCTS]
@@ -144,7 +144,7 @@ def _operations(n: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int
 
 
 def by_operator(graph: bytes, feeds: Feeds) -> str:
-    """Return each operator's share of the kernel time: the fastest of 11 runs for each node."""
+    """Returns each operator's share of the kernel time: the fastest of 11 runs for each node."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "profile")
         ready = session(graph, enable_profiling=True, profile_file_prefix=prefix)
@@ -223,7 +223,7 @@ def times(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the tables; with --write, record them."""
+    """Prints the tables; with --write, records them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="full-size models to run")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="code to compare with")

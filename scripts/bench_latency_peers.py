@@ -62,7 +62,7 @@ print("seconds", seconds)
 
 
 def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> str:
-    """Run one tool. Returns the error, or an empty text."""
+    """Runs one tool. Returns the error, or an empty text."""
     try:
         done = subprocess.run(
             [python, "-W", "ignore", "-c", CHILD.format(call=PEERS[name]), str(model), str(target)],
@@ -77,7 +77,7 @@ def peer(python: str, name: str, model: Path, target: Path, timeout: float) -> s
 
 
 def wanted(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the options of each onnxgrad result, by label."""
+    """Returns the options of each onnxgrad result, by label."""
     found: dict[str, dict[str, Any]] = {f"onnxgrad {p}": {"preset": p} for p in PRESETS}
     if args.tune:
         tuned = {"tune": args.tune, "timeout": 600 + args.tune}
@@ -92,7 +92,7 @@ def wanted(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def ours(
     path: Path, folder: Path, args: argparse.Namespace
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the onnxgrad results and the errors, by label."""
+    """Returns the onnxgrad results and the errors, by label."""
     models, failed = {}, {}
     for label, options in wanted(args).items():
         target = folder / f"{label}.onnx"
@@ -105,7 +105,7 @@ def ours(
 
 
 def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Measure one model with every tool. `input again` is a copy of the input, whose ratio shows
+    """Measures one model with every tool. `input again` is a copy of the input, whose ratio shows
     the noise.
     """
     copy = folder / f"{CONTROL}.onnx"
@@ -147,12 +147,12 @@ def measure(path: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any
 
 
 def columns(args: argparse.Namespace) -> list[str]:
-    """Return the labels of the table's columns after the first two."""
+    """Returns the labels of the table's columns after the first two."""
     return [CONTROL, *wanted(args), *PEERS]
 
 
 def line(row: dict[str, Any], args: argparse.Namespace) -> str:
-    """Return one row of the table: wall ratio (CPU ratio) per tool. A result that differs has a !,
+    """Returns one row of the table: wall ratio (CPU ratio) per tool. A result that differs has a !,
     a tool that failed a -.
     """
     ratios = {t["name"]: t for t in row.get("timings", ())}
@@ -202,7 +202,7 @@ def main() -> None:
 
 
 def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]) -> None:
-    """Write both files. Called after every model, so that an interrupted run keeps its rows."""
+    """Writes both files. Called after every model, so that an interrupted run keeps its rows."""
     code = (
         "import importlib.metadata as m; print(', '.join(p + ' ' + m.version(p) for p in "
         f"{tuple(PEERS)}))"

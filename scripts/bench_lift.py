@@ -39,7 +39,7 @@ OTHER = 16  # of symbolic dimensions beside the batch
 
 
 def matrices(model: ModelProto) -> Iterator[tuple[NodeProto, int, TensorProto]]:
-    """Return the matrices that products read, with the node and the operand index."""
+    """Returns the matrices that products read, with the node and the operand index."""
     held = {t.name: t for t in model.graph.initializer}
     for node in list(model.graph.node):
         for i in (1, 0) if node.op_type in ("MatMul", "Gemm") else ():
@@ -49,7 +49,7 @@ def matrices(model: ModelProto) -> Iterator[tuple[NodeProto, int, TensorProto]]:
 
 
 def with_lora(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
-    """Replace each matrix W by W + k B@A with inputs A and B."""
+    """Replaces each matrix W by W + k B@A with inputs A and B."""
     graph, done = model.graph, dict[str, str]()
     made = list[NodeProto]()
     graph.initializer.append(numpy_helper.from_array(np.float32(SCALE), "lora_scale"))
@@ -73,7 +73,7 @@ def with_lora(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
 
 
 def in_int8(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
-    """Replace each matrix by int8 with a scale for each column."""
+    """Replaces each matrix by int8 with a scale for each column."""
     graph, made, done = model.graph, list[NodeProto](), dict[str, str]()
     for node, i, t in matrices(model):
         if t.name not in done:
@@ -94,7 +94,7 @@ def in_int8(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
 
 
 def with_gradient(model: ModelProto) -> tuple[ModelProto, Sequence[str]]:
-    """Return the gradient of the loss by every weight; weights are inputs with defaults."""
+    """Returns the gradient of the loss by every weight; weights are inputs with defaults."""
     keys = any(t.name.endswith("key.bias") for t in model.graph.initializer)  # gradients of 0
     made = onnxgrad.gradient(model, "params,!*key.bias" if keys else "params", "loss")
     ends = {v.name for v in made.graph.output}
@@ -122,7 +122,7 @@ USES = {
 
 
 def read(path: Path) -> ModelProto:
-    """Return a model with its symbolic sizes set."""
+    """Returns a model with its symbolic sizes set."""
     model = to_proto(load(path), weights=True)
     sizes = {n: 1 if role == "batch" else OTHER for n, role in roles(model.graph).items()}
     return fixed(model, sizes) if sizes else model
@@ -139,7 +139,7 @@ def cases(named: Sequence[str]) -> Iterator[tuple[str, str, ModelProto, Sequence
 
 
 def measured(model: ModelProto, weights: Sequence[str], rounds: int) -> list[str]:
-    """Return nodes of A and of both parts of B, ms of A, B and once, and the ratio of B to A."""
+    """Returns nodes of A and of both parts of B, ms of A, B and once, and the ratio of B to A."""
     feeds = feeds_for(model, seed=0)
     feeds |= {n: 0.1 * v for n, v in feeds.items() if n.startswith("lora_")}  # as small as trained
     a = onnxgrad.optimize(model, inputs=feeds)
@@ -173,7 +173,7 @@ def measured(model: ModelProto, weights: Sequence[str], rounds: int) -> list[str
 
 
 def ratio(times: Sequence[Sequence[float]]) -> str:
-    """Return the ratio of B's time to A's, with quartiles."""
+    """Returns the ratio of B's time to A's, with quartiles."""
     low, middle, high = np.quantile(np.array(times[1]) / np.array(times[0]), (0.25, 0.5, 0.75))
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 

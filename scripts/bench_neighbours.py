@@ -51,7 +51,7 @@ class Case:
     optimize: bool = True
 
     def model(self) -> ModelProto:
-        """Return the graph before the passes."""
+        """Returns the graph before the passes."""
         if self.made is not None:
             return self.made()
         head = '<ir_version: 10, opset_import: ["": 20]>\n'
@@ -235,7 +235,7 @@ def measured(case: Case, seconds: float, threads: int) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=[""], metavar="CASE")
     parser.add_argument("--seconds", type=float, default=0.5)

@@ -41,7 +41,7 @@ FIXED = {"mamba": 6}  # sizes at which TorchScript unrolled a network: it runs a
 def models(
     names: list[str], dynamic: bool, batch: int = 1
 ) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yield each model with a batch of 1; other symbolic sizes are set unless `dynamic`.
+    """Yields each model with a batch of 1; other symbolic sizes are set unless `dynamic`.
 
     With another `batch`, models are not changed.
     """
@@ -57,7 +57,7 @@ def models(
 
 
 def speed(model: onnx.ModelProto, done: OpenedModel, rounds: int) -> float:
-    """Return the CPU time of eight runs of one row over that of one run of eight rows."""
+    """Returns the CPU time of eight runs of one row over that of one run of eight rows."""
     original, opened = to_proto(load(model)), to_proto(done.program, weights=True)
     dims = dict.fromkeys(roles(original.graph), OTHER)
     runs = BATCH // done.opened.count

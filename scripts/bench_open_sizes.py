@@ -38,13 +38,13 @@ LENGTHS = (13, 21)  # of models/
 
 
 def folder_of_exports() -> Path:
-    """Return the folder of the exports, outside the repository."""
+    """Returns the folder of the exports, outside the repository."""
     cache = os.environ.get("ONNXGRAD_CACHE") or Path.home() / ".cache" / "onnxgrad"
     return Path(cache) / "sized"
 
 
 def exports(names: list[str]) -> Iterator[tuple[str, list[onnx.ModelProto], dict[str, list[str]]]]:
-    """Yield the name, the model at each size, and the axes to open."""
+    """Yields the name, the model at each size, and the axes to open."""
     folder = folder_of_exports()
     known = json.loads((folder / "sized.json").read_text()) if folder.is_dir() else {}
     for name, (wanted, sizes) in known.items():
@@ -61,7 +61,7 @@ def exports(names: list[str]) -> Iterator[tuple[str, list[onnx.ModelProto], dict
 def lengths_of(
     model: onnx.ModelProto,
 ) -> tuple[list[onnx.ModelProto], dict[str, list[str]]] | None:
-    """Return a model with symbolic lengths, fixed at two sizes; its batch is 1."""
+    """Returns a model with symbolic lengths, fixed at two sizes; its batch is 1."""
     known = roles(model.graph)
     wanted: dict[str, list[str]] = {}
     for v in model.graph.input:
@@ -77,7 +77,7 @@ def lengths_of(
 
 
 def opened(model: onnx.ModelProto, wanted: Mapping[str, list[str]]) -> tuple[OpenedSizes, str]:
-    """Return the opened model and the options that opened it. Raises InputError."""
+    """Returns the opened model and the options that opened it. Raises InputError."""
     try:
         return open_dimensions(load_own(model), wanted), "by itself"
     except InputError as error:
@@ -87,7 +87,7 @@ def opened(model: onnx.ModelProto, wanted: Mapping[str, list[str]]) -> tuple[Ope
 
 
 def differs(made: onnx.ModelProto, export: onnx.ModelProto) -> str:
-    """Return a description of the differences from the results of an export of the network."""
+    """Returns a description of the differences from the results of an export of the network."""
     feeds = feeds_for(export, seed=0)
     names = {a.name: b.name for a, b in zip(export.graph.input, made.graph.input, strict=True)}
     expected = [*open_session(export, optimize=False).run(feeds).values()]
@@ -103,7 +103,7 @@ def differs(made: onnx.ModelProto, export: onnx.ModelProto) -> str:
 
 
 def main() -> int:
-    """Return 1 if the results of an opened model differ."""
+    """Returns 1 if the results of an opened model differ."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--export", action="store_true", help="write the exports")

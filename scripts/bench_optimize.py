@@ -89,7 +89,7 @@ PEERS: dict[str, Callable[[], Tool]] = {
 
 
 def tools() -> tuple[dict[str, Tool], list[str]]:
-    """Return the installed tools (name and version), and the names of the missing ones."""
+    """Returns the installed tools (name and version), and the names of the missing ones."""
     found: dict[str, Tool] = {OURS: ours}
     missing = []
     for name, make in PEERS.items():
@@ -101,7 +101,7 @@ def tools() -> tuple[dict[str, Tool], list[str]]:
 
 
 def timed(tool: Tool, model: ModelProto) -> float | None:
-    """Return the seconds for a fresh copy of the model, or None if the tool fails."""
+    """Returns the seconds for a fresh copy of the model, or None if the tool fails."""
     copy = ModelProto()
     copy.CopyFrom(model)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -122,7 +122,7 @@ def timed(tool: Tool, model: ModelProto) -> float | None:
 
 
 def fastest(model: ModelProto, found: dict[str, Tool], runs: int) -> dict[str, float | None]:
-    """Return the seconds of every tool's fastest run; runs are interleaved, after one warm-up.
+    """Returns the seconds of every tool's fastest run; runs are interleaved, after one warm-up.
 
     The fastest run counts because other load can only make a run slower.
     """
@@ -157,7 +157,7 @@ def version(name: str) -> str:
 
 
 def table(models: list[str], runs: int) -> list[str]:
-    """Return Markdown lines: milliseconds per tool, and the ratio of each to onnxgrad."""
+    """Returns Markdown lines: milliseconds per tool, and the ratio of each to onnxgrad."""
     found, missing = tools()
     lines = [
         f"Not installed: {', '.join(missing)}." if missing else "All four peers are installed.",
@@ -183,7 +183,7 @@ def table(models: list[str], runs: int) -> list[str]:
 
 
 def chains() -> list[str]:
-    """Return Markdown lines for the two chains."""
+    """Returns Markdown lines for the two chains."""
     small, large = chain(10_000), chain(100_000)
     ours(small)
     few, many = (

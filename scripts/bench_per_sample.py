@@ -101,7 +101,9 @@ class Words(nn.Module):
 
 
 def networks() -> Iterator[tuple[str, Loss]]:
-    """Return each network with the sizes of one sample of x, and a loss of 4 numbers or classes."""
+    """Returns each network with the sizes of one sample of x, and a loss of 4 numbers or
+    classes.
+    """
     cross, square = functional.cross_entropy, functional.mse_loss
     flat, pool = nn.Flatten(), nn.AdaptiveAvgPool2d(1)
 
@@ -169,7 +171,7 @@ def exported(module: Loss, x: torch.Tensor, target: torch.Tensor, dynamo: bool) 
 
 
 def compared(name: str, module: Loss, dynamo: bool) -> tuple[str, float]:
-    """Return one line of the table, and the worst difference."""
+    """Returns one line of the table, and the worst difference."""
     module.eval()
     x = torch.randn(BATCH, *module.sizes)
     square = module.loss is functional.mse_loss
@@ -209,7 +211,7 @@ def compared(name: str, module: Loss, dynamo: bool) -> tuple[str, float]:
 
 
 def differ(got: Any, value: Any) -> float:
-    """Return the largest difference; the exporter may store a matrix transposed."""
+    """Returns the largest difference; the exporter may store a matrix transposed."""
     if got.size != value.size:
         return float("inf")
     found = [got.reshape(value.shape)]
@@ -219,7 +221,7 @@ def differ(got: Any, value: Any) -> float:
 
 
 def spent(call: Callable[[], Any]) -> float:
-    """Return the median CPU time."""
+    """Returns the median CPU time."""
     times = []
     for _ in range(9):
         start = time.process_time()
@@ -229,7 +231,7 @@ def spent(call: Callable[[], Any]) -> float:
 
 
 def scans(model: onnx.ModelProto) -> int:
-    """Return the number of nodes that run once per sample."""
+    """Returns the number of nodes that run once per sample."""
     program = load_own(model)
     samples = samples_of(program)
     gradient = onnxgrad.gradient(of_size(program, samples), "params", "loss")

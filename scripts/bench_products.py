@@ -66,7 +66,7 @@ class Bench:
         return session(model, cuda=self.provider == "cuda")
 
     def runs(self, opened: onnxruntime.InferenceSession, feeds: Arrays) -> Callable[[int], None]:
-        """Return a function that runs a graph a given number of times.
+        """Returns a function that runs a graph a given number of times.
 
         On CUDA, feeds and results stay on the device; the function returns when all runs are done.
         """
@@ -93,7 +93,7 @@ class Bench:
         after: onnxruntime.InferenceSession,
         feeds: Arrays,
     ) -> float:
-        """Return the fastest run of `after` over the fastest of `before`. A run takes about a
+        """Returns the fastest run of `after` over the fastest of `before`. A run takes about a
         millisecond.
         """
         both = [self.runs(opened, feeds) for opened in (before, after)]

@@ -53,7 +53,7 @@ WORST = 1e-4
 
 
 def export(names: list[str]) -> None:
-    """Write NAME-script.onnx, NAME-dynamo-BxL.onnx and the inputs of each."""
+    """Writes NAME-script.onnx, NAME-dynamo-BxL.onnx and the inputs of each."""
     import torch
     from exporting.common import Spec, flat, numpy_of, randomise, to_onnx, to_onnx_by_script
     from exporting.open_sizes import Size, networks
@@ -87,7 +87,7 @@ def export(names: list[str]) -> None:
 
 
 def files_of(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Yield the exporter, the file and the feeds of each size."""
+    """Yields the exporter, the file and the feeds of each size."""
     folder = cache_folder("real_sizes")
     for size, case in cases(folder / f"{name}.npz").items():
         yield "script", folder / f"{name}-script.onnx", {size: case}
@@ -95,7 +95,7 @@ def files_of(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 
 def made(path: Path, folder: Path, tune: float) -> dict[str, Path]:
-    """Return the files to compare, by label."""
+    """Returns the files to compare, by label."""
     import onnxgrad
 
     found = {"export": path, AGAIN: folder / f"{AGAIN}.onnx"}
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Print the table, and record it."""
+    """Prints the table, and records it."""
     labels = ["opset 23", *(["tuned"] if args.tune else []), AGAIN]
     lines = [
         f"| network | hidden | exporter | size | nodes | export, ms | {' | '.join(labels)} | "

@@ -28,24 +28,24 @@ SMALL = Path(__file__).resolve().parent.parent / "models" / "training"
 
 
 def small_of(name: str) -> str:
-    """Return the model whose small version runs before the measurement."""
+    """Returns the model whose small version runs before the measurement."""
     return name.removesuffix("_deep")
 
 
 def inputs_of(path: Path) -> dict[str, Any]:
-    """Return the batch recorded beside a model."""
+    """Returns the batch recorded beside a model."""
     with np.load(path.with_suffix(".npz")) as record:
         return {k.removeprefix("in:"): record[k] for k in record.files if k.startswith("in:")}
 
 
 def resident() -> int:
-    """Return the bytes of this process in memory now."""
+    """Returns the bytes of this process in memory now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def peak() -> int:
-    """Return the peak of this process's resident memory in bytes.
+    """Returns the peak of this process's resident memory in bytes.
 
     getrusage is not used, because its peak includes the parent's memory at the fork.
     """
@@ -54,7 +54,7 @@ def peak() -> int:
 
 
 def torch_steps(name: str, cold: bool) -> int:
-    """Run PyTorch's steps. Returns the bytes in memory before them."""
+    """Runs PyTorch's steps. Returns the bytes in memory before them."""
     import torch
     from exporting.losses import MODELS
     from reference_gradients import build
@@ -77,7 +77,7 @@ def torch_steps(name: str, cold: bool) -> int:
 
 
 def our_steps(name: str, folder: Path, form: str, cold: bool) -> int:
-    """Run our trainer's steps. Returns the bytes in memory before them."""
+    """Runs our trainer's steps. Returns the bytes in memory before them."""
     import onnxruntime  # noqa: F401  # part of the imports
 
     from onnxgrad import train
@@ -99,7 +99,7 @@ def our_steps(name: str, folder: Path, form: str, cold: bool) -> int:
 
 
 def measured(name: str, form: str, folder: str, cold: bool) -> float:
-    """Return the megabytes of one form."""
+    """Returns the megabytes of one form."""
     command = [sys.executable, __file__, name, "--form", form, "--folder", folder]
     command += ["--cold"] if cold else []
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -107,7 +107,7 @@ def measured(name: str, form: str, folder: str, cold: bool) -> float:
 
 
 def make(name: str, folder: Path) -> None:
-    """Write the step folders: plain, with checkpoints, and of the small version."""
+    """Writes the step folders: plain, with checkpoints, and of the small version."""
     from onnxgrad import train
 
     full, small = cache_folder("training") / name, SMALL / small_of(name)
@@ -122,7 +122,7 @@ def make(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Print the table, or with --form the megabytes of one."""
+    """Prints the table, or with --form the megabytes of one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

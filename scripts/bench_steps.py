@@ -34,7 +34,7 @@ SIX = ("mlp", "bert", "gpt2", "llama", "vit", "resnet18")
 
 
 def ours(name: str, batch: dict[str, Any], threads: int, engine: Any) -> Callable[[], float]:
-    """Return a function that runs one step of a trainer and returns its CPU seconds."""
+    """Returns a function that runs one step of a trainer and returns its CPU seconds."""
     path = cache_folder("training") / f"{name}.onnx"
     with np.load(path.with_suffix(".npz")) as record:
         requested = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
@@ -44,7 +44,7 @@ def ours(name: str, batch: dict[str, Any], threads: int, engine: Any) -> Callabl
 
 
 def theirs(model: Any, inputs: dict[str, torch.Tensor], fused: bool) -> Callable[[], float]:
-    """Return a function that runs one step of PyTorch and returns its CPU seconds."""
+    """Returns a function that runs one step of PyTorch and returns its CPU seconds."""
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=fused)
 
     def step() -> None:
@@ -62,7 +62,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 class Waiting(onnxruntime.SessionOptions):  # type: ignore[misc]  # it has no types
-    """Return options of sessions whose threads do not spin."""
+    """Returns options of sessions whose threads do not spin."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Waiting(onnxruntime.SessionOptions):  # type: ignore[misc]  # it has no ty
 
 
 def compare(name: str, rounds: int, turn: int, threads: int) -> str:
-    """Return one line: medians, and the ratios of neighbouring turns."""
+    """Returns one line: medians, and the ratios of neighbouring turns."""
     torch.manual_seed(0)
     forms: dict[str, Callable[[], float]] = {}
     for fused in (False, True):
@@ -100,7 +100,7 @@ def compare(name: str, rounds: int, turn: int, threads: int) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -44,7 +44,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def compare(name: str, rounds: int, threads: int, clock: int) -> str:
-    """Return one line: medians of both and of the ratios of neighbouring runs."""
+    """Returns one line: medians of both and of the ratios of neighbouring runs."""
     model, inputs = build(MODELS[name], full=True)
     path = cache_folder("training") / f"{name}.onnx"
     with np.load(path.with_suffix(".npz")) as record:
@@ -81,7 +81,7 @@ def compare(name: str, rounds: int, threads: int, clock: int) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=TEN)
     parser.add_argument("--rounds", type=int, default=15)

@@ -80,7 +80,7 @@ note("training from the folder")
 
 
 def write_inline(folder: Path, megabytes: int) -> float:
-    """Write a network of square products with its weights inside. Returns their megabytes."""
+    """Writes a network of square products with its weights inside. Returns their megabytes."""
     rng = np.random.default_rng(0)
     layers = max(1, round(megabytes * 1e6 / (4 * WIDTH * WIDTH)))
     lines, last = [], "x"
@@ -101,7 +101,7 @@ def write_inline(folder: Path, megabytes: int) -> float:
 
 
 def write_table(folder: Path, rows: int) -> None:
-    """Write a model with a frozen table (4 kB a row, in a sparse file beside it) and a head of
+    """Writes a model with a frozen table (4 kB a row, in a sparse file beside it) and a head of
     3,003 numbers, and its data.
     """
     model = parsed(
@@ -122,12 +122,12 @@ def write_table(folder: Path, rows: int) -> None:
 
 
 def parsed(text: str) -> onnx.ModelProto:
-    """Return the model of a text in ONNX's syntax."""
+    """Returns the model of a text in ONNX's syntax."""
     return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
 
 
 def measured(folder: Path, code: str) -> dict[str, float]:
-    """Return megabytes above the imports, by name."""
+    """Returns megabytes above the imports, by name."""
     done = subprocess.run(
         [sys.executable, "-c", f"{PRELUDE}{code}\nprint(json.dumps(found))"],
         cwd=folder, capture_output=True, text=True, check=True,
@@ -137,7 +137,7 @@ def measured(folder: Path, code: str) -> dict[str, float]:
 
 
 def rows(megabytes: int, table: int) -> list[Row]:
-    """Return names, megabytes above the imports, and their bounds."""
+    """Returns names, megabytes above the imports, and their bounds."""
     found: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -160,7 +160,7 @@ def rows(megabytes: int, table: int) -> list[Row]:
 
 
 def main() -> None:
-    """Measure and write the record."""
+    """Measures and writes the record."""
     from records import write_record  # a test imports this module from another folder
 
     parser = argparse.ArgumentParser(

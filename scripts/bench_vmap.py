@@ -57,7 +57,7 @@ def is_float(value: onnx.ValueInfoProto) -> bool:
 
 
 def chosen(case: Case) -> list[str]:
-    """Return the names of the inputs to map."""
+    """Returns the names of the inputs to map."""
     weights = {t.name for t in case.model.graph.initializer}
     given = [
         v
@@ -68,7 +68,7 @@ def chosen(case: Case) -> list[str]:
 
 
 def rows_of(case: Case, names: list[str]) -> list[dict[str, Any]]:
-    """Return the case's feeds, and two more feeds with results of the same shape."""
+    """Returns the case's feeds, and two more feeds with results of the same shape."""
     for change in _ROWS:
         rows = [case.inputs]
         for i in range(2):
@@ -100,7 +100,7 @@ def close(got: Any, want: Any) -> bool:
 
 
 def draws_alike(model: onnx.ModelProto, names: list[str]) -> bool:
-    """Return whether a model that draws random numbers is mapped rightly, as the proof says: with
+    """Returns whether a model that draws random numbers is mapped rightly, as the proof says: with
     the same draws in every row.
     """
     for i, node in enumerate(model.graph.node):
@@ -111,7 +111,7 @@ def draws_alike(model: onnx.ModelProto, names: list[str]) -> bool:
 
 
 def judged(case: Case) -> tuple[str, str]:
-    """Return the outcome (rule, scan, refused, wrong or no case) and the reason."""
+    """Returns the outcome (rule, scan, refused, wrong or no case) and the reason."""
     if not any(map(is_float, case.model.graph.output)):
         return "no case", "no float output"
     names = chosen(case)
@@ -144,7 +144,7 @@ def judged(case: Case) -> tuple[str, str]:
 
 
 def counted(only: str = "") -> tuple[Counter[str], dict[str, list[str]]]:
-    """Return the number of cases of each outcome, and the cases of each with the reason."""
+    """Returns the number of cases of each outcome, and the cases of each with the reason."""
     counts, cases = Counter[str](), defaultdict[str, list[str]](list)
     with any_opset():
         for case in usable():
@@ -156,7 +156,7 @@ def counted(only: str = "") -> tuple[Counter[str], dict[str, list[str]]]:
 
 
 def suite(only: str) -> list[str]:
-    """Return the lines of the record about the backend suite."""
+    """Returns the lines of the record about the backend suite."""
     counts, cases = counted(only)
     for kind in ("scan", "refused", "wrong"):
         for text in cases[kind]:
@@ -176,7 +176,7 @@ def suite(only: str) -> list[str]:
 
 
 def speed(path: Path, rounds: int) -> str:
-    """Return one line of the table: the proof, the numbers of nodes by rule, the CPU time of 16
+    """Returns one line of the table: the proof, the numbers of nodes by rule, the CPU time of 16
     rows over that of the model at batch 16, and 16 runs of the model over the mapped one.
     """
     model = to_proto(load(path), weights=True)

@@ -69,12 +69,12 @@ def file_name(source: str) -> str:
 
 
 def slug(text: str) -> str:
-    """Return the anchor of a heading, by the rule of GitHub and similar sites."""
+    """Returns the anchor of a heading, by the rule of GitHub and similar sites."""
     return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
 def read(source: str, parser: MarkdownIt) -> Page:
-    """Parse a page and add anchors to its headings."""
+    """Parses a page and adds anchors to its headings."""
     text = (ROOT / source).read_text(encoding="utf-8")
     page = Page(source, name_of(source), parser.parse(text))
     for opening, inline in zip(page.tokens, page.tokens[1:]):
@@ -92,7 +92,7 @@ def read(source: str, parser: MarkdownIt) -> Page:
 
 
 def label_cells(tokens: list[Token]) -> None:
-    """Add its column's heading to each cell of a wide table, which phones show as lists."""
+    """Adds its column's heading to each cell of a wide table, which phones show as lists."""
     heads: list[str] = []
     for opening, inline in pairwise(tokens):
         if opening.type == "table_open":
@@ -109,7 +109,7 @@ def label_cells(tokens: list[Token]) -> None:
 
 
 def links(tokens: list[Token]) -> Iterator[tuple[Token, str]]:
-    """Yield tokens whose address may point into the site, with the name of that attribute."""
+    """Yields tokens whose address may point into the site, with the name of that attribute."""
     for token in tokens:
         yield from links(token.children or [])
         for attribute in ("href", "src"):
@@ -119,7 +119,7 @@ def links(tokens: list[Token]) -> Iterator[tuple[Token, str]]:
 
 
 def resolve(page: Page, pages: dict[str, Page]) -> set[str]:
-    """Make a page's links point into the site. Returns the files that the page needs.
+    """Makes a page's links point into the site. Returns the files that the page needs.
 
     Raises BadLink.
     """
@@ -145,7 +145,7 @@ def resolve(page: Page, pages: dict[str, Page]) -> set[str]:
 
 
 def navigation(current: Page, pages: dict[str, Page]) -> str:
-    """Return the HTML of the list of all pages."""
+    """Returns the HTML of the list of all pages."""
     parts = []
     for title, sources in (
         ("Start", ["README.md"]),
@@ -167,12 +167,12 @@ def navigation(current: Page, pages: dict[str, Page]) -> str:
 
 
 def plain(token: Token) -> str:
-    """Return the text of a paragraph without its markup."""
+    """Returns the text of a paragraph without its markup."""
     return " ".join("".join(t.content or " " for t in token.children or ()).split())
 
 
 def sections(page: Page) -> Iterator[tuple[str, str, str]]:
-    """Return the anchor, the heading and the text of each section, for the search."""
+    """Returns the anchor, the heading and the text of each section, for the search."""
     anchor, words = "", list[str]()
     for token in page.tokens:
         if token.type == "heading_open":
@@ -186,7 +186,7 @@ def sections(page: Page) -> Iterator[tuple[str, str, str]]:
 
 
 def index(pages: dict[str, Page]) -> str:
-    """Return the search index as a script, because pages opened from a disk cannot fetch data."""
+    """Returns the search index as a script, because pages opened from a disk cannot fetch data."""
     rows = [
         [f"{page.name}#{anchor}" if anchor else page.name, page.title, heading, text]
         for page in pages.values()
@@ -197,7 +197,7 @@ def index(pages: dict[str, Page]) -> str:
 
 
 def rendered(page: Page, pages: dict[str, Page], parser: MarkdownIt) -> str:
-    """Return the whole page as HTML."""
+    """Returns the whole page as HTML."""
     body = parser.renderer.render(page.tokens, parser.options, {})
     body = re.sub(r"<table.*?</table>", r'<div class="table">\g<0></div>', body, flags=re.DOTALL)
     title = page.title if page.title == "onnxgrad" else f"{page.title} - onnxgrad"
@@ -211,7 +211,7 @@ def rendered(page: Page, pages: dict[str, Page], parser: MarkdownIt) -> str:
 
 
 def build(folder: Path) -> list[str]:
-    """Write the site into `folder` and return the names of its pages.
+    """Writes the site into `folder` and returns the names of its pages.
 
     Raises BadLink before anything is written.
     """
@@ -230,7 +230,7 @@ def build(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Build the site. Returns 1 if a link has no target."""
+    """Builds the site. Returns 1 if a link has no target."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("folder", type=Path, metavar="FOLDER", help="where the site is written")
     folder = arguments.parse_args().folder

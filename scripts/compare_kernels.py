@@ -79,7 +79,7 @@ class Account:
 
 
 def pair(model: onnx.ModelProto, key: tuple[str, str]) -> tuple[Reference, Reference]:
-    """Return the model compiled with and without our kernel. Raises Unsupported if the kernel has
+    """Returns the model compiled with and without our kernel. Raises Unsupported if the kernel has
     no replacement.
     """
     ours, kernel = Reference(model), KERNELS.pop(key)
@@ -90,7 +90,7 @@ def pair(model: onnx.ModelProto, key: tuple[str, str]) -> tuple[Reference, Refer
 
 
 def difference(ours: Reference, theirs: Reference, feeds: Feeds) -> str | None:
-    """Return how the two differ on feeds ("" if they agree), or None if our kernel fails."""
+    """Returns how the two differ on feeds ("" if they agree), or None if our kernel fails."""
     try:
         wanted = ours.run(feeds)
     except OnnxgradError:
@@ -121,7 +121,7 @@ def _whole(value: Any, kind: str) -> Any:
 
 
 def variants(case: Case) -> Iterator[tuple[str, Feeds]]:
-    """Yield the case's feeds, and other valid feeds."""
+    """Yields the case's feeds, and other valid feeds."""
     base = widened(case)
     rng = np.random.default_rng(0)
     yield "as given", base
@@ -159,7 +159,7 @@ def _version(case: Case) -> int:
 
 
 def older(case: Case) -> Iterator[tuple[int, onnx.ModelProto, Feeds]]:
-    """Yield the case in each older opset with another schema of its operator.
+    """Yields the case in each older opset with another schema of its operator.
 
     Operands become attributes if the older schema has them as attributes.
     """
@@ -197,7 +197,7 @@ def older(case: Case) -> Iterator[tuple[int, onnx.ModelProto, Feeds]]:
 
 
 def larger(case: Case) -> Iterator[Feeds]:
-    """Yield the feeds with one axis of floats repeated: the first or last axis of all inputs or of
+    """Yields the feeds with one axis of floats repeated: the first or last axis of all inputs or of
     one.
     """
     base = widened(case)
@@ -227,7 +227,7 @@ def _stop(*_: object) -> None:
 
 
 def seconds(reference: Reference, feeds: Feeds) -> float:
-    """Return the seconds of one run, at most _PATIENCE."""
+    """Returns the seconds of one run, at most _PATIENCE."""
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
     start = time.perf_counter()
@@ -243,7 +243,7 @@ def seconds(reference: Reference, feeds: Feeds) -> float:
 
 
 def ratio(ours: Reference, theirs: Reference, feeds: Feeds) -> float:
-    """Return their time over ours: the fastest of a few rounds each."""
+    """Returns their time over ours: the fastest of a few rounds each."""
     took = [(seconds(ours, feeds), seconds(theirs, feeds))]
     while len(took) < _ROUNDS and sum(map(sum, took)) < 0.3:
         took.append((seconds(ours, feeds), seconds(theirs, feeds)))
@@ -251,7 +251,7 @@ def ratio(ours: Reference, theirs: Reference, feeds: Feeds) -> float:
 
 
 def examine(case: Case, key: tuple[str, str], account: Account) -> None:
-    """Add the results of one case."""
+    """Adds the results of one case."""
     account.cases += 1
 
     def note(variant: str, how: str | None) -> bool:

@@ -26,7 +26,7 @@ CONVOLUTIONAL = ("googlenet", "inception_v3", "yolox")
 
 
 def version(name: str, pythons: list[str]) -> str:
-    """Return the version of an optimiser in the first interpreter that has it."""
+    """Returns the version of an optimiser in the first interpreter that has it."""
     code = f"from importlib.metadata import version; print(version({name!r}))"
     for python in pythons:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True)
@@ -36,13 +36,13 @@ def version(name: str, pythons: list[str]) -> str:
 
 
 def count(model: onnx.ModelProto, ops: Collection[str]) -> int:
-    """Return the number of nodes of these operators, local functions included."""
+    """Returns the number of nodes of these operators, local functions included."""
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
     return sum(n.op_type in ops for n in nodes)
 
 
 def row(path: Path, ops: Collection[str], pythons: list[str]) -> list[str]:
-    """Return the counts of one model, or the error of an optimiser that fails."""
+    """Returns the counts of one model, or the error of an optimiser that fails."""
     ours = optimize(path, merge="always", verify=False)
     found = [path.stem, str(count(onnx.load(path), ops)), str(count(ours, ops))]
     with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +61,7 @@ def row(path: Path, ops: Collection[str], pythons: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Count and write the record."""
+    """Counts and writes the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

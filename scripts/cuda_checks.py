@@ -21,7 +21,7 @@ _AGREE = 1e-3
 
 
 def wrong(path: Path) -> None:
-    """Write models/lstmcell.onnx with one matrix 1 % larger."""
+    """Writes models/lstmcell.onnx with one matrix 1 % larger."""
     model = onnx.load(ROOT / "models" / "lstmcell.onnx")
     matrix = next(
         t
@@ -34,7 +34,7 @@ def wrong(path: Path) -> None:
 
 
 def tree(path: Path) -> None:
-    """Write a model with a redundant Cast before a tree regressor, which has no CUDA kernel."""
+    """Writes a model with a redundant Cast before a tree regressor, which has no CUDA kernel."""
     trees = helper.make_node(
         "TreeEnsembleRegressor", ["c"], ["y"], domain="ai.onnx.ml", n_targets=1,
         nodes_treeids=[0, 0, 0], nodes_nodeids=[0, 1, 2], nodes_featureids=[0, 0, 0],
@@ -53,18 +53,18 @@ def tree(path: Path) -> None:
 
 
 def inputs_of(name: str) -> dict[str, np.ndarray]:
-    """Return the inputs recorded beside models/training/NAME.onnx."""
+    """Returns the inputs recorded beside models/training/NAME.onnx."""
     with np.load(ROOT / "models" / "training" / f"{name}.npz") as record:
         return {k.removeprefix("in:"): record[k] for k in record.files if k.startswith("in:")}
 
 
 def data(path: Path) -> None:
-    """Write the inputs of models/training/mlp.onnx as a data file."""
+    """Writes the inputs of models/training/mlp.onnx as a data file."""
     np.savez(path, **inputs_of("mlp"))
 
 
 def trained(name: str) -> None:
-    """Train twenty steps on the CPU and on CUDA: losses must agree, on the right provider."""
+    """Trains twenty steps on the CPU and on CUDA: losses must agree, on the right provider."""
     feeds = inputs_of(name)
     model = ROOT / "models" / "training" / f"{name}.onnx"
     step = training_step(model, "loss", train.AdamW(lr=1e-3), clip_norm=1.0)
@@ -82,7 +82,7 @@ def trained(name: str) -> None:
 
 
 def diverged() -> None:
-    """Check that a step that is not finite leaves the parameters unchanged."""
+    """Checks that a step that is not finite leaves the parameters unchanged."""
     model = ROOT / "models" / "training" / "mlp.onnx"
     trainer = Trainer(
         training_step(model, "loss", train.SGD(lr=1e-2), accumulate=2), provider="cuda"

@@ -32,7 +32,7 @@ class Setting:
     def step(
         self, model: Any, loss: train.Loss, weights: list[str] | str, **more: Any
     ) -> train.TrainingStep:
-        """Return our training step, with the schedule in the graph."""
+        """Returns our training step, with the schedule in the graph."""
         return train.training_step(
             model, loss, getattr(train, self.name)(**self.hyper), weights,
             clip_value=self.clip_value, clip_norm=self.clip_norm, accumulate=self.accumulate,
@@ -40,12 +40,12 @@ class Setting:
         )  # fmt: skip
 
     def optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
-        """Return PyTorch's optimiser."""
+        """Returns PyTorch's optimiser."""
         made: torch.optim.Optimizer = getattr(torch.optim, self.name)(parameters, **self.hyper)
         return made
 
     def clip(self, parameters: list[Any]) -> bool:
-        """Clip gradients as PyTorch does. Returns whether a gradient exceeded the limit."""
+        """Clips gradients as PyTorch does. Returns whether a gradient exceeded the limit."""
         cut = False
         if self.clip_value is not None:
             cut = any(float(p.grad.abs().max()) > self.clip_value for p in parameters)
@@ -80,7 +80,7 @@ def _warm_up(optimizer: torch.optim.Optimizer, steps: int) -> lr.LRScheduler:
 
 
 def options(steps: int) -> dict[str, Setting]:
-    """Return settings with each option alone and all together; schedules have this many steps."""
+    """Returns settings with each option alone and all together; schedules have this many steps."""
     adamw: dict[str, Any] = {"lr": 1e-3}
     momentum: dict[str, Any] = {"lr": 0.02, "momentum": 0.9}
     warm = schedules.warm_up(

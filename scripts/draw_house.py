@@ -33,12 +33,12 @@ STYLE = """
 
 
 def room(parts: tuple[str, ...]) -> str | None:
-    """Return the folder directly below the package, or None for a module of the package itself."""
+    """Returns the folder directly below the package, or None for a module of the package itself."""
     return parts[0] if len(parts) > 1 else None
 
 
 def imported(path: Path) -> set[str]:
-    """Return the rooms from which a module imports, at any depth."""
+    """Returns the rooms from which a module imports, at any depth."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
@@ -54,7 +54,7 @@ def imported(path: Path) -> set[str]:
 
 
 def rooms(layers: list[str]) -> tuple[dict[str, list[int]], Counter[tuple[str, str]]]:
-    """Return the numbers of files and lines of each room, the highest layer first, and for each
+    """Returns the numbers of files and lines of each room, the highest layer first, and for each
     pair of rooms how many modules of one import the other.
     """
     sizes: dict[str, list[int]] = {}
@@ -72,7 +72,7 @@ def rooms(layers: list[str]) -> tuple[dict[str, list[int]], Counter[tuple[str, s
 
 
 def picture(layers: list[str]) -> str:
-    """Return the picture as SVG. `layers`: modules and folders of the package, lowest first."""
+    """Returns the picture as SVG. `layers`: modules and folders of the package, lowest first."""
     sizes, arrows = rooms(layers)
     middle = {name: ROW * i + ROW // 2 + 4 for i, name in enumerate(sizes)}
     parts = []
@@ -102,7 +102,7 @@ def picture(layers: list[str]) -> str:
 
 
 def main() -> int:
-    """Draw the picture."""
+    """Draws the picture."""
     sys.path.insert(0, str(ROOT))
     from tests.test_architecture import LAYERS  # the order is defined by the test that enforces it
 

@@ -136,7 +136,7 @@ MODELS = dict(
 
 
 def main(arguments: list[str]) -> int:
-    """Export the named models (all by default) and print one line per file."""
+    """Exports the named models (all by default) and prints one line per file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
     parser.add_argument(

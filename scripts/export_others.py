@@ -26,7 +26,7 @@ DATA = Path(__file__).resolve().parent.parent / "tests" / "data" / "exporters"
 
 
 def main(arguments: list[str]) -> int:
-    """Export the named models of one exporter (all by default) and print one line per file."""
+    """Exports the named models of one exporter (all by default) and prints one line per file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("exporter", choices=EXPORTERS)
     parser.add_argument("names", nargs="*", metavar="NAME")

@@ -32,7 +32,7 @@ OPSET = 18
 def raw_export(
     training: Training, model: torch.nn.Module, inputs: dict[str, torch.Tensor]
 ) -> onnx.ModelProto:
-    """Return the exporter's unoptimised graph; its initializers have the parameters' names."""
+    """Returns the exporter's unoptimised graph; its initializers have the parameters' names."""
     common: dict[str, Any] = {
         "kwargs": inputs,
         "input_names": list(inputs),
@@ -51,7 +51,7 @@ def raw_export(
 
 
 def batch_statistics(proto: onnx.ModelProto) -> None:
-    """Put every BatchNormalization into training mode, in place.
+    """Puts every BatchNormalization into training mode, in place.
 
     The dynamo exporter writes the inference form even where the traced call says training=True (its
     own `pkg.torch.onnx.fx_node` shows it); the loss then differs from PyTorch's, which `export`
@@ -66,7 +66,7 @@ def batch_statistics(proto: onnx.ModelProto) -> None:
 
 
 def parameter_names(model: torch.nn.Module, proto: onnx.ModelProto) -> dict[str, str]:
-    """Return the parameter name, without `model.`, of each initializer.
+    """Returns the parameter name, without `model.`, of each initializer.
 
     A tied parameter may be exported under any of its names. Raises ValueError if two initializers
     are one parameter or a parameter is missing.
@@ -83,7 +83,7 @@ def parameter_names(model: torch.nn.Module, proto: onnx.ModelProto) -> dict[str,
 
 
 def rename(proto: onnx.ModelProto, names: dict[str, str]) -> None:
-    """Rename values of the main graph, in place."""
+    """Renames values of the main graph, in place."""
     for tensor in proto.graph.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
     for node in every_node(proto):
@@ -93,7 +93,7 @@ def rename(proto: onnx.ModelProto, names: dict[str, str]) -> None:
 
 
 def simplified(proto: onnx.ModelProto, parameters: dict[str, str]) -> onnx.ModelProto:
-    """Return the model with a simplified graph and unchanged parameters under PyTorch's names."""
+    """Returns the model with a simplified graph and unchanged parameters under PyTorch's names."""
     rename(
         proto,
         parameters
@@ -124,7 +124,7 @@ def simplified(proto: onnx.ModelProto, parameters: dict[str, str]) -> onnx.Model
 
 
 def export(training: Training, folder: Path, *, full: bool) -> str:
-    """Write NAME.onnx and NAME.npz and return a line about them. Raises ValueError if the loss or
+    """Writes NAME.onnx and NAME.npz and returns a line about them. Raises ValueError if the loss or
     the number of nodes is wrong.
     """
     model, inputs = build(training, full=full)
@@ -154,7 +154,7 @@ def export(training: Training, folder: Path, *, full: bool) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Export the named models (default all)."""
+    """Exports the named models (default all)."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
     parser.add_argument(

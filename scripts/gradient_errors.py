@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "models" / "training"
 
 
 def errors(path: Path) -> tuple[int, float, float]:
-    """Return the number of values, and the errors of our gradient and of PyTorch's float32."""
+    """Returns the number of values, and the errors of our gradient and of PyTorch's float32."""
     expected = np.load(path.with_suffix(".npz"))
     names = [k.removeprefix("grad:") for k in expected if k.startswith("grad:")]
     feeds = {k.removeprefix("in:"): expected[k] for k in expected if k.startswith("in:")}
@@ -31,7 +31,7 @@ def errors(path: Path) -> tuple[int, float, float]:
 
 
 def main() -> None:
-    """Measure and write the record."""
+    """Measures and writes the record."""
     lines = ["| model | values | error | PyTorch float32 |", "|---|---|---|---|"]
     for path in sorted(FOLDER.glob("*.onnx")):
         count, ours, torch = errors(path)

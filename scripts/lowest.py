@@ -17,7 +17,7 @@ _FLOOR = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)(?:;.*)?")
 
 
 def lowest(extras: tuple[str, ...] = ("cpu", "test")) -> Iterator[str]:
-    """Return the constraint of every dependency, extras included. Raises ValueError for a
+    """Returns the constraint of every dependency, extras included. Raises ValueError for a
     dependency without exactly one floor.
     """
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -66,7 +66,7 @@ def stub() -> str:
 
 
 def method(schema: onnx.defs.OpSchema) -> str:
-    """Return the lines of one operator: two overloads if it can return a tuple."""
+    """Returns the lines of one operator: two overloads if it can return a tuple."""
     shown = parameters(signature(schema))
     if schema.max_output == 1:
         return line(f"def {schema.name}({shown}) -> Var: ...")
@@ -76,7 +76,7 @@ def method(schema: onnx.defs.OpSchema) -> str:
 
 
 def line(text: str) -> str:
-    """Wrap a long line between parameters."""
+    """Wraps a long line between parameters."""
     whole = re.sub("(?<!,) ", "\0", text)  # textwrap breaks at each space that it sees
     wrapped = textwrap.wrap(
         whole,

@@ -60,7 +60,7 @@ def nodes_of(model: onnx.ModelProto) -> list[Node]:
 
 
 def before(nodes: list[Node], value: str) -> list[Node]:
-    """Return the nodes on which `value` depends."""
+    """Returns the nodes on which `value` depends."""
     wanted, found = {value}, []
     for node in reversed(nodes):
         if wanted & set(node.outputs):
@@ -70,22 +70,22 @@ def before(nodes: list[Node], value: str) -> list[Node]:
 
 
 def readers(nodes: list[Node], node: Node) -> list[Node]:
-    """Return the nodes in `nodes` that read a result of `node`."""
+    """Returns the nodes in `nodes` that read a result of `node`."""
     return [n for n in nodes if set(node.outputs) & set(n.inputs)]
 
 
 def writers(nodes: list[Node], node: Node) -> list[Node]:
-    """Return the nodes in `nodes` whose results `node` reads."""
+    """Returns the nodes in `nodes` whose results `node` reads."""
     return [n for n in nodes if set(n.outputs) & set(node.inputs)]
 
 
 def half(node: Node) -> float:
-    """Return half of the width of a node."""
+    """Returns half of the width of a node."""
     return 6 + 2.7 * len(node.op)
 
 
 def spread(row: list[Node], gap: float) -> None:
-    """Place the nodes of one column below each other, centred on their readers."""
+    """Places the nodes of one column below each other, centred on their readers."""
     row.sort(key=lambda n: n.y)
     middle = sum(n.y for n in row) / len(row)
     for i, node in enumerate(row):
@@ -93,7 +93,7 @@ def spread(row: list[Node], gap: float) -> None:
 
 
 def before_readers(nodes: list[Node], gap: float) -> None:
-    """Place a graph that ends in one node at x = 0: each node is just before its reader."""
+    """Places a graph that ends in one node at x = 0: each node is just before its reader."""
     depth: dict[int, int] = {}
     for node in reversed(nodes):
         depth[id(node)] = max((depth[id(r)] + 1 for r in readers(nodes, node)), default=0)
@@ -110,7 +110,7 @@ def before_readers(nodes: list[Node], gap: float) -> None:
 
 
 def there_and_back(nodes: list[Node], width: float, gap: float) -> None:
-    """Place a gradient graph: the forward part to the right, the backward part below it."""
+    """Places a gradient graph: the forward part to the right, the backward part below it."""
     for kind, sign in (("stays", 1), ("new", -1)):
         part = [n for n in nodes if n.kind == kind]
         depth: dict[int, int] = {}
@@ -127,7 +127,7 @@ def there_and_back(nodes: list[Node], width: float, gap: float) -> None:
 
 
 def drawn(nodes: list[Node], x: float, y: float) -> Iterable[str]:
-    """Return the SVG of wires and of nodes above them, moved by (x, y)."""
+    """Returns the SVG of wires and of nodes above them, moved by (x, y)."""
     for node in nodes:
         for reader in readers(nodes, node):
             a, b = (node.x + x, node.y + y), (reader.x + x, reader.y + y)
@@ -145,7 +145,7 @@ def drawn(nodes: list[Node], x: float, y: float) -> Iterable[str]:
 
 
 def label(x: float, y: float, text: str, kind: str = "") -> str:
-    """Return the SVG of a text that begins at a position."""
+    """Returns the SVG of a text that begins at a position."""
     style = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.0f}" y="{y:.0f}"{style}>{html.escape(text)}</text>'
 

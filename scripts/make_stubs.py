@@ -30,14 +30,14 @@ HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.job
 
 
 def declared_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a module whose keywords come from a declaration, and its classes."""
+    """Returns the functions of a module whose keywords come from a declaration, and its classes."""
     everything = vars(module).items()
     own = {n: f for n, f in everything if getattr(f, "__module__", "") == module.__name__}
     return {n: f for n, f in own.items() if isinstance(f, type) or hasattr(f, "__wrapped__")}
 
 
 def stub(found: dict[str, Callable[..., Any]], *modules: ModuleType) -> str:
-    """Return the text of a stub; names in annotations are imported as `modules` import them."""
+    """Returns the text of a stub; names in annotations are imported as `modules` import them."""
     lines = [_class(f) if isinstance(f, type) else _function(n, f) for n, f in found.items()]
     used = dict.fromkeys(re.findall(r"\b[A-Z_a-z]\w*\b", "\n".join(map(str, lines))))
     known = {k: v for module in modules for k, v in _imports(module).items()}
@@ -69,14 +69,14 @@ def _signature(function: Callable[..., Any]) -> str:
 
 
 class _Text(str):
-    """Return the source text of an annotation or a default."""
+    """Returns the source text of an annotation or a default."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def _imports(module: ModuleType) -> dict[str, str]:
-    """Return the import statement for each name that a module imports or defines."""
+    """Returns the import statement for each name that a module imports or defines."""
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     found: dict[str, str] = {}
     body = ast.parse(source).body
@@ -96,7 +96,7 @@ def _imports(module: ModuleType) -> dict[str, str]:
 
 
 def text(module: ModuleType = functions) -> str:
-    """Return the up-to-date stub of a module."""
+    """Returns the up-to-date stub of a module."""
     own = (declarations, gradient_declarations, surgery_declarations, training_declarations)
     return stub(declared_functions(module), groups, *own, module)
 

@@ -37,12 +37,12 @@ _TABLE = re.compile(r"\| (?:option|key) \| values \|.*\n(?:\|.*\n)+")
 
 
 def flags_of(title: str) -> list[Option]:
-    """Return the options of `optimize` under a title of its --help."""
+    """Returns the options of `optimize` under a title of its --help."""
     return [o for o in options_of(OptimizeOptions) if o.flag is not None and o.title == title]
 
 
 def tables() -> dict[str, list[str]]:
-    """Return the tables of each page, in order."""
+    """Returns the tables of each page, in order."""
     bounds = next(o.title for o in options_of(OptimizeOptions) if o.name == "atol")
     groups = [flags_of("rewriting"), flags_of("proof"), flags_of(bounds)]
     keys = [{**OPTIONS, **GATES}, OF_CI]
@@ -53,7 +53,7 @@ def tables() -> dict[str, list[str]]:
 
 
 def page(topic: str, made: Iterable[str]) -> str:
-    """Return a help page with its tables replaced by these."""
+    """Returns a help page with its tables replaced by these."""
     text = (PAGES / f"{topic}.md").read_text(encoding="utf-8")
     left = [_LARGEST.sub(r"at least \1", f"{each}\n") for each in made]
     found = _TABLE.sub(lambda _: left.pop(0), text)
@@ -62,7 +62,7 @@ def page(topic: str, made: Iterable[str]) -> str:
 
 
 def vocabulary() -> str:
-    """Return the module with its names replaced by the registered ones."""
+    """Returns the module with its names replaced by the registered ones."""
     text = VOCABULARY.read_text(encoding="utf-8")
     for name, words in NAMES.items():
         listed = ", ".join(f'"{word}"' for word in words)
@@ -72,7 +72,7 @@ def vocabulary() -> str:
 
 
 def files() -> dict[Path, str]:
-    """Return the up-to-date text of every file."""
+    """Returns the up-to-date text of every file."""
     pages = {PAGES / f"{topic}.md": page(topic, made) for topic, made in tables().items()}
     return {**pages, VOCABULARY: vocabulary()}
 

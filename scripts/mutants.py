@@ -68,7 +68,7 @@ Plan = Callable[[Path, Site], "list[Sequence[str]]"]
 
 
 def learn(reach: Path, tests: list[str]) -> int:
-    """Run the default suite in a copy of the tree and record which test enters which function."""
+    """Runs the default suite in a copy of the tree and records which test enters which function."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = runner.copied(ROOT, Path(folder).resolve())
         os.chdir(tree)
@@ -81,7 +81,7 @@ def learn(reach: Path, tests: list[str]) -> int:
 
 
 def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
-    """Try each change and write a line of JSON per change to `out`, or a second one if the first
+    """Tries each change and writes a line of JSON per change to `out`, or a second one if the first
     was inconclusive.
     """
     for name in _HEAVY:
@@ -110,8 +110,8 @@ def run(plan: Plan, out: Path, chosen: list[Site], seconds: float) -> int:
 
 
 def _try(tree: Path, site: Site, plan: Plan, out: Path, seconds: float) -> dict[str, object]:
-    """Try one change and record its status (killed, survived, unseen by any test, unfinished) and
-    the test.
+    """Tries one change and records its status (killed, survived, unseen by any test, unfinished)
+    and the test.
     """
     path = tree / site.path
     source, stat = path.read_text(encoding="utf-8"), path.stat()
@@ -147,7 +147,7 @@ _BROKEN: set[str] = set()
 
 
 def _untold(tree: Path, killed: list[tuple[Site, str]]) -> list[Site]:
-    """Return the changes whose test also fails on the unchanged tree, which proves nothing. The
+    """Returns the changes whose test also fails on the unchanged tree, which proves nothing. The
     test is left out from then on.
     """
     tests = sorted({test for _, test in killed} - _BROKEN)
@@ -161,7 +161,7 @@ def _untold(tree: Path, killed: list[tuple[Site, str]]) -> list[Site]:
 
 
 def _found(out: Path) -> dict[tuple[object, ...], dict[str, Any]]:
-    """Return the result of each change; the last line counts."""
+    """Returns the result of each change; the last line counts."""
     lines = map(json.loads, out.read_text().splitlines()) if out.exists() else ()
     return {_key(found["site"]): found for found in lines}
 
@@ -174,7 +174,7 @@ def _key(site: dict[str, Any]) -> tuple[object, ...]:
 
 
 def report(out: Path) -> int:
-    """Print counts by folder, and every change that no test noticed."""
+    """Prints counts by folder, and every change that no test noticed."""
     found = list(_found(out).values())
     print(f"{len(found)} tried: {dict(Counter(f['status'] for f in found))}")
     for kind, count in sorted(Counter((f["site"]["kind"], f["status"]) for f in found).items()):
@@ -190,8 +190,8 @@ def report(out: Path) -> int:
 
 
 def again(plan: Plan, out: Path, seconds: float) -> int:
-    """Try the changes again that an earlier run did not kill. Each keeps its line in `out`, also if
-    its place no longer exists.
+    """Tries the changes again that an earlier run did not kill. Each keeps its line in `out`, also
+    if its place no longer exists.
     """
     before = list(_found(out).values())
     survivors = [f["site"] for f in before if f["status"] != "killed"]
@@ -206,7 +206,7 @@ def again(plan: Plan, out: Path, seconds: float) -> int:
 
 
 def _moved(site: Site) -> Site | None:
-    """Return the site in the current sources, where its line may have moved, or None if it no
+    """Returns the site in the current sources, where its line may have moved, or None if it no
     longer exists.
     """
     now = sites((ROOT / site.path).read_text(encoding="utf-8"), site.path)

@@ -16,7 +16,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -> Path:
-    """Write one record and return its path."""
+    """Writes one record and returns its path."""
     hardware = hardware or f"{os.cpu_count()} {platform.machine().replace('_', '-')} cores"
     versions = ", ".join(
         f"{p} {_version(p)}" for p in ("onnx", "onnxruntime", "numpy") if _version(p)
@@ -34,7 +34,7 @@ def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -
 
 
 def column(record: str, name: str, table: int = 0) -> dict[str, float]:
-    """Return a column of a record, by the names of its rows.
+    """Returns a column of a record, by the names of its rows.
 
     The column is that of the first table that has it, or of a later one. The value of a cell is the
     number at its start. If a name repeats, the first row counts.

@@ -46,7 +46,7 @@ class InDouble(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call `function` with float64 in place of each float32 argument."""
+        """Calls `function` with float64 in place of each float32 argument."""
         kwargs = kwargs or {}
         if self.active:
             if function is torch.Tensor.float:
@@ -57,7 +57,7 @@ class InDouble(TorchFunctionMode):
 
 
 def build(training: Training, *, full: bool) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """Return the seeded, randomised module in its export mode, and its inputs. Every call returns
+    """Returns the seeded, randomised module in its export mode, and its inputs. Every call returns
     the same values.
     """
     torch.manual_seed(training.seed)
@@ -90,7 +90,7 @@ def gradients(
 
 
 def reference(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Return the arrays of NAME.npz, which the module's docstring lists."""
+    """Returns the arrays of NAME.npz, which the module's docstring lists."""
     _, single = gradients(model, inputs, torch.float32)
     loss, double = gradients(model, inputs, torch.float64)
     if loss.dtype != torch.float64:
@@ -105,7 +105,7 @@ def reference(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[s
 
 
 def main(arguments: list[str]) -> int:
-    """Write NAME.npz for the named models (default: every NAME.onnx in the folder) and print the
+    """Writes NAME.npz for the named models (default: every NAME.onnx in the folder) and prints the
     float32 error.
     """
     parser = argparse.ArgumentParser(description=__doc__)

@@ -31,7 +31,7 @@ JOBS = [*PRESETS, "always", "legalize", "grad", "checkpointed"]
 
 
 def made(path: Path, job: str) -> onnx.ModelProto:
-    """Return the result of one job for one model."""
+    """Returns the result of one job for one model."""
     if job in ("grad", "checkpointed"):
         target = onnxgrad.load(path).main.outputs[0].name
         budget = "auto" if job == "checkpointed" else None
@@ -44,7 +44,7 @@ def made(path: Path, job: str) -> onnx.ModelProto:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """Return the number of nodes and the SHA-256 of each job's file, or its error."""
+    """Returns the number of nodes and the SHA-256 of each job's file, or its error."""
     warnings.simplefilter("ignore")
     found = {}
     for job in JOBS:

@@ -17,7 +17,7 @@ def session(
     tf32: bool = False,
     **settings: Any,
 ) -> Any:
-    """Return an InferenceSession whose threads do not spin; 0 threads are as many as onnxruntime
+    """Returns an InferenceSession whose threads do not spin; 0 threads are as many as onnxruntime
     chooses.
 
     `settings` are attributes of onnxruntime's SessionOptions. Ends the script if CUDA does not

@@ -22,7 +22,7 @@ from tests.handing_on import failures, single_nodes  # noqa: E402  # runs from a
 
 
 def main() -> int:
-    """Return 1 if something failed."""
+    """Returns 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", metavar="OP")
     parser.add_argument("--every", type=int, default=1, help="only each so many-th case")

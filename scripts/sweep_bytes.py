@@ -24,7 +24,7 @@ from tests.hostile.seeds import seeds  # noqa: E402
 
 
 def shrink(data: bytes, made: list[Edit], command: str) -> list[Edit]:
-    """Return the fewest of the edits that still fail."""
+    """Returns the fewest of the edits that still fail."""
     kept = list(made)
     for edit in made:
         fewer = [e for e in kept if e is not edit]
@@ -34,7 +34,7 @@ def shrink(data: bytes, made: list[Edit], command: str) -> list[Edit]:
 
 
 def main() -> int:
-    """Return 1 if something failed."""
+    """Returns 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--count", type=int, default=10_000, help="of mutants")

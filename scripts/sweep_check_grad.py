@@ -25,7 +25,7 @@ from scripts.sweeping.command import Tally, command, sweep_models  # noqa: E402
 def sweep(
     seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
 ) -> tuple[Counter[str], list[str]]:
-    """Check up to `models` models within `minutes`. Returns counts and a line per failure."""
+    """Checks up to `models` models within `minutes`. Returns counts and a line per failure."""
 
     def judge(number: int, tally: Tally) -> None:
         case, counts = drawn(seed, number), tally.counts

@@ -32,15 +32,15 @@ from tests.grad.random_models import OPSETS, Drawn, FromRandom, model  # noqa: E
 
 
 def drawn(seed: int, number: int) -> Drawn:
-    """Return model `number` of a sweep, differentiated by all differentiable values."""
+    """Returns model `number` of a sweep, differentiated by all differentiable values."""
     rng = Random(f"{seed}/{number}")
     found = model(FromRandom(rng), opset=rng.choice(OPSETS))
     return replace(found, wrt=list(dict.fromkeys([*found.wrt, *found.weights])))
 
 
 def failure(case: Drawn) -> str | None:
-    """Return the fault of the gradient in one line, or None if it is right or the model itself does
-    not run.
+    """Returns the fault of the gradient in one line, or None if it is right or the model itself
+    does not run.
     """
     try:
         check_differences(case, checkpoint=case.checkpoint)
@@ -58,14 +58,14 @@ def failure(case: Drawn) -> str | None:
 
 
 def kind(words: str) -> str:
-    """Return the kind of a failure, which must stay the same while it is reduced."""
+    """Returns the kind of a failure, which must stay the same while it is reduced."""
     return words.split(",")[0].split(":")[0] if words.startswith("AssertionError") else words[:60]
 
 
 def sweep(
     seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
 ) -> tuple[Counter[str], list[str]]:
-    """Check up to `models` models within `minutes`. Returns counts and a line per failure."""
+    """Checks up to `models` models within `minutes`. Returns counts and a line per failure."""
 
     def judge(number: int, tally: Tally) -> None:
         case = drawn(seed, number)
@@ -83,7 +83,9 @@ def sweep(
 
 def _save(folder: Path, name: str, case: Drawn, words: str) -> None:
     def smaller(proto: ModelProto) -> Drawn:
-        """Return the case of a reduced model: the targets, requests and feeds that it still has."""
+        """Returns the case of a reduced model: the targets, requests and feeds that it still
+        has.
+        """
         there = {v.name for v in (*proto.graph.input, *proto.graph.initializer)}
         there |= {o for n in proto.graph.node for o in n.output}
         feeds = {v.name: case.feeds[v.name] for v in proto.graph.input}

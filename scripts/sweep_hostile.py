@@ -21,7 +21,7 @@ from tests.hostile.running import COMMANDS, QUICK, every, sweep  # noqa: E402
 
 
 def main() -> int:
-    """Return 1 if something failed."""
+    """Returns 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="of the names")
     parser.add_argument(

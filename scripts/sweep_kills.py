@@ -129,7 +129,7 @@ class Sweep:
         )
 
     def _staged(self) -> int:
-        """Return the bytes in temporary files beside OUT, or -1 if there are none."""
+        """Returns the bytes in temporary files beside OUT, or -1 if there are none."""
         sizes = [-1]
         for path in self.out.glob(".*.part"):
             with contextlib.suppress(FileNotFoundError):  # it was renamed
@@ -142,7 +142,7 @@ class Sweep:
             time.sleep(0.0005)
 
     def _reach(self, running: subprocess.Popen[bytes]) -> str:
-        """Wait for a random moment of the run and return its name."""
+        """Waits for a random moment of the run and returns its name."""
         phase, share = self.random.choice(PHASES), self.random.random()
         if phase == "start":
             time.sleep(share * self.before)
@@ -155,7 +155,7 @@ class Sweep:
         return f"end, {share * self.after:.3f} s"
 
     def trial(self, number: signal.Signals) -> tuple[str, list[str]]:
-        """Send a signal to one run. Returns the state of OUT, and the faults."""
+        """Sends a signal to one run. Returns the state of OUT, and the faults."""
         running = self._run(self.source)
         moment = self._reach(running)
         running.send_signal(number)  # no effect if it has ended
@@ -203,7 +203,7 @@ class Sweep:
 
 
 def processes(mark: str) -> list[int]:
-    """Return the running processes that trials with this mark started (Linux)."""
+    """Returns the running processes that trials with this mark started (Linux)."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -216,8 +216,8 @@ def processes(mark: str) -> list[int]:
 
 
 def sweep(count: int, megabytes: int, seed: int, *words: str) -> tuple[Counter[str], list[str]]:
-    """Run trials, with the signals in turns, until `count` of them ended a run. At most three times
-    as many trials are made.
+    """Runs trials, with the signals in turns, until `count` of them ended a run. At most three
+    times as many trials are made.
 
     Returns the counts by signal, phase and outcome, and all faults.
     """
@@ -237,7 +237,7 @@ def sweep(count: int, megabytes: int, seed: int, *words: str) -> tuple[Counter[s
 
 
 def main() -> None:
-    """Run the sweep and print its counts. Returns 1 if there was a fault."""
+    """Runs the sweep and prints its counts. Returns 1 if there was a fault."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

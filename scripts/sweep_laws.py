@@ -80,7 +80,7 @@ class Law:
 
 
 def laws() -> list[Law]:
-    """Return every rule and family once, with options under which it applies."""
+    """Returns every rule and family once, with options under which it applies."""
     found: dict[object, Law] = {}
     for name, cls in PASSES.items():
         for options in (
@@ -104,7 +104,7 @@ def laws() -> list[Law]:
 
 
 def pick(seed: int, tries: int, path: Path = PICKED) -> None:
-    """Write for each law the numbers of two models among `tries`: one that it rewrites, and one
+    """Writes for each law the numbers of two models among `tries`: one that it rewrites, and one
     that it declines although its pattern matches.
     """
     found: dict[str, list[int]] = {}
@@ -127,7 +127,7 @@ def pick(seed: int, tries: int, path: Path = PICKED) -> None:
 def sweep(
     seed: int, *, models: int = 0, minutes: float = 1e9, save: Path | None = None, faults: int = 3
 ) -> tuple[Counter[str], list[str]]:
-    """Check up to `models` models within `minutes`: the laws in turns, or the models of `pick`.
+    """Checks up to `models` models within `minutes`: the laws in turns, or the models of `pick`.
 
     `faults` is the number of emissions of each match after which an error is injected. Returns
     counts and a line per failure.
@@ -174,7 +174,7 @@ def sweep(
 
 
 def _turns(every: Sequence[Law], models: int) -> Iterator[tuple[Law, int]]:
-    """Yield the laws in turns, each with the number of its model."""
+    """Yields the laws in turns, each with the number of its model."""
     picked = json.loads(PICKED.read_text(encoding="utf-8")) if not models else {}
     if picked:
         yield from ((law, number) for law in every for number in picked.get(law.name, (0, 1)))
@@ -191,7 +191,7 @@ def _models(law: Law, rng: Random) -> Iterator[ModelProto]:
 
 
 def _through_a_pipeline(rng: Random) -> tuple[str, ModelProto, list[str]]:
-    """Return a setting, a changed model after all passes of the setting, and the failures."""
+    """Returns a setting, a changed model after all passes of the setting, and the failures."""
     model, setting = bent(random_model(rng), rng), rng.choice(list(SETTINGS))
     trace = Trace()
     try:
@@ -237,7 +237,7 @@ class _Judged:
             self._compare(to_proto(program), rng)
 
     def _compare(self, after: ModelProto, rng: Random) -> None:
-        """Check that both compute the same in float64, where the original is finite."""
+        """Checks that both compute the same in float64, where the original is finite."""
         feeds = feeds_of(self.model, rng)
         try:
             expected = Reference(self.model).run(feeds)
@@ -276,7 +276,7 @@ class _Judged:
             self.failures.append(f"not valid afterwards: {str(error).strip().splitlines()[0]}")
 
     def _with_a_fault(self, nth: int) -> None:
-        """Check that an error after emission `nth` leaves the block as before the attempt."""
+        """Checks that an error after emission `nth` leaves the block as before the attempt."""
         program, trace = load(self.model), Trace()
         plain, left = emitter.append, [0]
         called = Attempt.__call__

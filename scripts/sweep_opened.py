@@ -95,7 +95,7 @@ def is_valid(model: onnx.ModelProto) -> bool:
 
 
 def results(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any] | None:
-    """Return onnxruntime's results, or None if it does not run the model."""
+    """Returns onnxruntime's results, or None if it does not run the model."""
     try:
         return list(run(model, feeds, timeout=60.0).values())
     except OnnxgradError:
@@ -155,7 +155,7 @@ def variants(
 def _of_one(
     model: onnx.ModelProto, feeds: dict[str, Any]
 ) -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], None]]:
-    """Yield variants with an axis of size 1: in one operand, and in all that have the axis."""
+    """Yields variants with an axis of size 1: in one operand, and in all that have the axis."""
     arrays = {n: v for n, v in feeds.items() if isinstance(v, np.ndarray)}
     for axis in range(max((v.ndim for v in arrays.values()), default=0)):
         longer = [n for n, v in arrays.items() if v.ndim > axis and v.shape[axis] > 1]
@@ -170,7 +170,7 @@ def _of_one(
 def _with_feeds(
     model: onnx.ModelProto, feeds: dict[str, Any], changed: dict[str, Any]
 ) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """Return the model with these feeds declared and no shapes of results, and all feeds."""
+    """Returns the model with these feeds declared and no shapes of results, and all feeds."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for value in made.graph.input:
@@ -202,7 +202,7 @@ def _reshaped(
 def all_inlined(
     model: onnx.ModelProto, feeds: dict[str, Any], suite: list[Any] | None, half: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the outcome and the name of each variant that onnxruntime runs."""
+    """Yields the outcome and the name of each variant that onnxruntime runs."""
     for what, form, fed, known in variants(model, feeds, suite):
         own = results(form, fed)
         if what and not own:
@@ -223,7 +223,7 @@ def all_inlined(
 def converted(
     opset: int, model: onnx.ModelProto, feeds: dict[str, Any], suite: list[Any] | None, half: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the outcome at each older opset. If an opset is refused, the lower ones are, too."""
+    """Yields the outcome at each older opset. If an opset is refused, the lower ones are, too."""
     wanted = [r for r in (results(model, feeds), suite) if r]
     found = ""
     for to in range(opset - 1, OLDEST - 1, -1):
@@ -234,7 +234,7 @@ def converted(
 def inlined(
     model: onnx.ModelProto, feeds: dict[str, Any], wanted: list[list[Any]], half: bool
 ) -> str:
-    """Return the outcome of inlining an operator: right, refused, unjudged or WRONG."""
+    """Returns the outcome of inlining an operator: right, refused, unjudged or WRONG."""
     trace, program = Trace(explain=True), load(model)
     Inline(names=model.graph.node[0].op_type).run(program, trace)
     if not trace.rewrites:
@@ -252,7 +252,7 @@ def _with_infinity(v: Any) -> Any:
 def judged(
     model: onnx.ModelProto, to: int, feeds: dict[str, Any], wanted: list[list[Any]], half: bool
 ) -> str:
-    """Return the outcome of one conversion: right, refused, unjudged or WRONG."""
+    """Returns the outcome of one conversion: right, refused, unjudged or WRONG."""
     try:
         program = load(model)
         convert(program, to)
@@ -270,7 +270,7 @@ def judged_result(
     wanted: list[list[Any]],
     half: bool,
 ) -> str:
-    """Return whether the program computes the expected results."""
+    """Returns whether the program computes the expected results."""
     for block in program.blocks():
         block.schedule()
         block.check()
@@ -290,7 +290,7 @@ def judged_result(
 
 
 def main() -> int:
-    """Return 1 if something is wrong."""
+    """Returns 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--inline", action="store_true")
     parser.add_argument("--only", default="", metavar="OP")

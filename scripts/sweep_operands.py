@@ -25,7 +25,7 @@ from tests.hostile.running import COMMANDS, Job, sweep  # noqa: E402
 
 
 def main() -> int:
-    """Return 1 if something failed."""
+    """Returns 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--count", type=int, default=10_000, help="of mutants")

@@ -52,7 +52,7 @@ class Base:
 
     @classmethod
     def of(cls, name: str, model: ModelProto, seeds: Sequence[int]) -> Base | None:
-        """Return None if the model runs on no feeds, or has random operators."""
+        """Returns None if the model runs on no feeds, or has random operators."""
         try:
             session, reference = open_session(model, optimize=False), Reference(model)
             plans = dim_plans(model)[:2]
@@ -76,7 +76,7 @@ class Base:
         return made
 
     def moved(self, other: ModelProto) -> dict[str, float]:
-        """Return the largest difference of each output from another model's, or an empty dict if
+        """Returns the largest difference of each output from another model's, or an empty dict if
         that model does not run.
         """
         try:
@@ -91,7 +91,7 @@ class Base:
 
 
 def bases(rng: Random, *, real: bool) -> Iterator[tuple[str, ModelProto]]:
-    """Yield random models and, between them, real ones."""
+    """Yields random models and, between them, real ones."""
     number = 0
     while True:
         if real and number % 4 == 3:
@@ -103,7 +103,7 @@ def bases(rng: Random, *, real: bool) -> Iterator[tuple[str, ModelProto]]:
 
 
 def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
-    """Return the output that changed by more than an "equal" may miss, or an empty text."""
+    """Returns the output that changed by more than an "equal" may miss, or an empty text."""
     if report.verdict != "equal":
         return ""
     stated: dict[str, float] = {}
@@ -121,7 +121,7 @@ def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
 
 
 def judged(base: Base, model: ModelProto, case: Mutant) -> tuple[str, str]:
-    """Return the verdict on a mutant, as a row of the table, and the missed output or an empty
+    """Returns the verdict on a mutant, as a row of the table, and the missed output or an empty
     text.
     """
     moved = base.moved(case.model)
@@ -143,7 +143,7 @@ def judged(base: Base, model: ModelProto, case: Mutant) -> tuple[str, str]:
 def sweep(
     seed: int, *, mutants: int, minutes: float = 1e9, real: bool = True
 ) -> tuple[Counter[str], list[str]]:
-    """Return the counts, and one line for each miss."""
+    """Returns the counts, and one line for each miss."""
     counts: Counter[str] = Counter()
     misses: list[str] = []
     deadline = time.monotonic() + 60 * minutes

@@ -71,7 +71,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
 
 
 class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
-    """Return two sets of generated inputs."""
+    """Returns two sets of generated inputs."""
 
     def __init__(self, model: ModelProto) -> None:
         self.left = iter([feeds_for(model, seed=seed) for seed in range(2)])
@@ -81,7 +81,7 @@ class Feeds(CalibrationDataReader):  # type: ignore[misc]  # it has no types
 
 
 def quantised(model: ModelProto, kind: str, folder: Path) -> ModelProto:
-    """Return the model as onnxruntime.quantization writes it."""
+    """Returns the model as onnxruntime.quantization writes it."""
     given, made = folder / "given.onnx", folder / "made.onnx"
     onnx.save(model, given)
     if kind in STATIC:
@@ -135,7 +135,7 @@ JOBS: dict[str, Callable[[ModelProto], str]] = {
 
 
 def verdict(job: Callable[[ModelProto], str], model: ModelProto) -> str:
-    """Return the outcome: right, refused (bad input, an unknown form), not proved, or WRONG."""
+    """Returns the outcome: right, refused (bad input, an unknown form), not proved, or WRONG."""
     try:
         return job(model)
     except onnxgrad.InputError as error:
@@ -154,7 +154,7 @@ def files(names: list[str], kinds: list[str]) -> Iterator[tuple[str, str, ModelP
 
 
 def main() -> int:
-    """Return 1 if something is wrong."""
+    """Returns 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("model", nargs="*", default=list(MODELS))
     parser.add_argument("--kinds", default=",".join([*STATIC, *DYNAMIC, *BLOCKS]))
@@ -184,7 +184,7 @@ def main() -> int:
 def table(
     counts: Counter[tuple[str, str, str]], kinds: list[str], jobs: list[str], models: list[str]
 ) -> list[str]:
-    """Return how many files of each kind each job handles, and the verdicts of the others."""
+    """Returns how many files of each kind each job handles, and the verdicts of the others."""
     rows = [f"| kind | {' | '.join(jobs)} |", "|---" * (len(jobs) + 1) + "|"]
     for kind in kinds:
         cells = []

@@ -119,7 +119,7 @@ _DEVIATES = {"Resize"}
 
 
 def forms(case: Case) -> Iterator[tuple[int, onnx.ModelProto, dict[str, Any], bool]]:
-    """Yield (opset, model, feeds, whether the suite's results apply) for one case."""
+    """Yields (opset, model, feeds, whether the suite's results apply) for one case."""
     node = case.model.graph.node[0]
     yield _version(case.model, node.domain), clamp_ir(case.model), dict(case.inputs), True
     if len(case.model.graph.node) > 1 or case.model.functions:
@@ -149,7 +149,7 @@ def _version(model: onnx.ModelProto, domain: str) -> int:
 
 
 def _narrow(value: Any, like: Any) -> Any:
-    """Return a value in the case's dtype."""
+    """Returns a value in the case's dtype."""
     return value.astype(like.dtype) if isinstance(like, np.ndarray) else value
 
 
@@ -166,7 +166,7 @@ def written() -> Iterator[Case]:
 
 
 def judged(model: onnx.ModelProto, feeds: dict[str, Any], want: list[Any] | None) -> str:
-    """Return "right", the fault, or "" if onnxruntime does not run the model."""
+    """Returns "right", the fault, or "" if onnxruntime does not run the model."""
     try:
         computed = run(model, feeds, timeout=60.0)
     except OnnxgradError:
@@ -190,7 +190,7 @@ def judged(model: onnx.ModelProto, feeds: dict[str, Any], want: list[Any] | None
 
 
 def _snapped(exact: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace 8-bit integers that differ from onnxruntime's by one: ties of rounding."""
+    """Replaces 8-bit integers that differ from onnxruntime's by one: ties of rounding."""
     return {n: _near(v, results[n]) for n, v in exact.items()}
 
 
@@ -210,7 +210,7 @@ def _limit(value: Any) -> float:
 
 
 def main() -> int:
-    """Return 1 if something failed."""
+    """Returns 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", metavar="OP")
     parser.add_argument("--every", type=int, default=1, help="only each so many-th case")

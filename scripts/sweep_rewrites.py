@@ -32,7 +32,7 @@ _SETTINGS_EACH = 3
 def sweep(
     seed: int, *, models: int, minutes: float = 1e9, save: Path | None = None
 ) -> tuple[Counter[str], list[str]]:
-    """Check up to `models` models within `minutes`. Returns counts and a line per failure."""
+    """Checks up to `models` models within `minutes`. Returns counts and a line per failure."""
 
     def judge(number: int, tally: Tally) -> None:
         rng = Random(f"{seed}/{number}")

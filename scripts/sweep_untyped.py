@@ -34,7 +34,7 @@ _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16}
 
 
 def behind(model: ModelProto) -> ModelProto:
-    """Return the model whose nodes read each float input through the unknown operator."""
+    """Returns the model whose nodes read each float input through the unknown operator."""
     made = ModelProto()
     made.CopyFrom(model)
     floats = [v.name for v in made.graph.input if v.type.tensor_type.elem_type in _FLOATS]
@@ -49,7 +49,7 @@ def behind(model: ModelProto) -> ModelProto:
 
 
 def judged(case: Case, *, kernel: bool) -> str:
-    """Return the outcome of one case: "none" if the case itself has no gradient."""
+    """Returns the outcome of one case: "none" if the case itself has no gradient."""
     target = case.model.graph.output[0].name
     feeds = {**case.inputs, f"{target}_grad": np.ones_like(case.outputs[0])}
     try:
@@ -76,7 +76,7 @@ def judged(case: Case, *, kernel: bool) -> str:
 
 
 def main() -> int:
-    """Return 1 if something failed."""
+    """Returns 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", metavar="OP")
     parser.add_argument("--kernel", action="store_true")

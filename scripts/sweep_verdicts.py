@@ -60,7 +60,7 @@ _ROWS = 200  # so many rows that a few indices may differ by chance
 def model(
     kind: str, weights: Weights, order: np.ndarray[Any, Any] | None = None
 ) -> onnx.ModelProto:
-    """Return a model of a kind; with `order`, it sums its products in that order."""
+    """Returns a model of a kind; with `order`, it sums its products in that order."""
     opset, output, before, after = KINDS[kind]
     product = (
         "p = MatMul(d, w)" if order is None else "o = Gather <axis = 1> (d, order) p = MatMul(o, w)"
@@ -95,7 +95,7 @@ _BLIND = {("argmax", "three tenths"), ("topk", "three tenths")}
 
 
 def sweep(count: int, seed: int, kinds: list[str]) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield (kind, the other model, the verdict, whether the verdict is right)."""
+    """Yields (kind, the other model, the verdict, whether the verdict is right)."""
     for i in range(count):
         for kind in kinds:
             rng = np.random.default_rng([seed, i])

@@ -29,7 +29,7 @@ class Failed(Exception):
 
 
 def run(*words: str | Path, cwd: Path | None = None) -> str:
-    """Run a command and return its output. Raises Failed with the last lines."""
+    """Runs a command and returns its output. Raises Failed with the last lines."""
     # this process's environment must not replace the installed package
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
@@ -43,19 +43,19 @@ def run(*words: str | Path, cwd: Path | None = None) -> str:
 
 
 def build(folder: Path) -> dict[str, Path]:
-    """Build the two distributions and return them by kind."""
+    """Builds the two distributions and returns them by kind."""
     run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
     return {"wheel": next(folder.glob("*.whl")), "sdist": next(folder.glob("*.tar.gz"))}
 
 
 def snippet() -> str:
-    """Return README's first Python snippet about optimising and gradients."""
+    """Returns README's first Python snippet about optimising and gradients."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     return next(b for b in blocks if "onnxgrad.optimize(" in b and "onnxgrad.gradient(" in b)
 
 
 def try_it(python: str, archive: Path, scratch: Path) -> str:
-    """Install an archive in a fresh environment and use it. Returns the installed versions."""
+    """Installs an archive in a fresh environment and uses it. Returns the installed versions."""
     run(python, "-m", "venv", scratch / "venv")
     bin_ = scratch / "venv" / ("Scripts" if os.name == "nt" else "bin")
     installed = bin_ / "python"
@@ -78,7 +78,7 @@ def try_it(python: str, archive: Path, scratch: Path) -> str:
 
 
 def main() -> int:
-    """Build, try, and print a line for each environment. Returns 1 if anything failed."""
+    """Builds, tries, and prints a line for each environment. Returns 1 if anything failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("python", nargs="*", metavar="PYTHON", default=[sys.executable])
     parser.add_argument("--only", choices=("wheel", "sdist"), help="default: both")

@@ -52,7 +52,7 @@ EXPORTERS: dict[str, dict[str, Any]] = {
 
 
 def exported(model: nn.Module, example: torch.Tensor, exporter: str = "raw") -> onnx.ModelProto:
-    """Return the exported model. Its parameters have PyTorch's names if the exporter is raw."""
+    """Returns the exported model. Its parameters have PyTorch's names if the exporter is raw."""
     how = dict(EXPORTERS[exporter], input_names=["x"], output_names=["logits"])
     if how["dynamo"]:
         how["dynamic_shapes"] = ({0: torch.export.Dim("N")},)
@@ -87,7 +87,7 @@ _AS_WRITTEN = {"GELU": Gelu, "GELUActivation": Gelu, "NewGELUActivation": GeluBy
 
 
 def in_float64(model: nn.Module) -> nn.Module:
-    """Return the model in double precision, with the rounding of its file: the epsilon of a
+    """Returns the model in double precision, with the rounding of its file: the epsilon of a
     LayerNormalization is an attribute, and attributes are float32.
     """
     # the library's attention rounds its Softmax to float32
@@ -116,7 +116,7 @@ class Wide:
         self.update = None if task.update is None else _reference(task.update)
 
     def step(self, batch: dict[str, Any]) -> float:
-        """Return the loss, and update the values."""
+        """Returns the loss, and updates the values."""
         count = self.task.manifest.accumulate
         number = self.batches // count + 1
         self.batches += 1
@@ -148,7 +148,9 @@ class Moved:
         self.schedule = setting.schedule[1](self.optimizer) if setting.schedule else None
 
     def step(self, batch: dict[str, Any]) -> float:
-        """Return the loss of a micro-batch, and update the weights after the last one of a step."""
+        """Returns the loss of a micro-batch, and updates the weights after the last one of a
+        step.
+        """
         given = {name: torch.from_numpy(a) for name, a in batch.items()}
         loss = self.case.torch_loss(self.model(given["x"]), given)
         (loss / self.setting.accumulate).backward()  # type: ignore[no-untyped-call]
@@ -176,7 +178,7 @@ def compare(
     way: str = "float32",
     exporter: str = "raw",
 ) -> str:
-    """Return one row: the largest relative difference, and its step. way: float32, float64,
+    """Returns one row: the largest relative difference, and its step. way: float32, float64,
     moved32 or moved64.
     """
     moved, double = way.startswith("moved"), way.endswith("64")
@@ -211,7 +213,7 @@ def compare(
 def task_of(
     model: nn.Module, case: Case, setting: Setting, example: torch.Tensor, exporter: str
 ) -> train.TrainingStep:
-    """Return the step of the file by all parameters, by name if the file has their names."""
+    """Returns the step of the file by all parameters, by name if the file has their names."""
     proto = exported(model, example, exporter)
     if exporter != "raw":
         return setting.step(proto, case.loss, "params")
@@ -223,7 +225,7 @@ def task_of(
 def both(
     trainer: Any, model: nn.Module, case: Case, setting: Setting, batches: list[Batch]
 ) -> tuple[Any, Any, int]:
-    """Return our losses and PyTorch's, each the mean over a step's micro-batches, and the number
+    """Returns our losses and PyTorch's, each the mean over a step's micro-batches, and the number
     of steps in which PyTorch clipped.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -245,7 +247,7 @@ def both(
 
 
 def accuracies(trainer: train.Trainer, model: nn.Module, case: Case) -> str:
-    """Return how many held-out examples PyTorch's network and ours classify correctly."""
+    """Returns how many held-out examples PyTorch's network and ours classify correctly."""
     if case.held_out is None:
         return ""
     x, y = case.held_out()
@@ -259,7 +261,7 @@ def accuracies(trainer: train.Trainer, model: nn.Module, case: Case) -> str:
 
 
 def under_autocast(name: str, case: Case, title: str, setting: Setting, args: Any) -> str:
-    """Return one row: the largest and the mean difference from PyTorch in float64, relative to the
+    """Returns one row: the largest and the mean difference from PyTorch in float64, relative to the
     first loss, for PyTorch in float32, its autocast and ours.
     """
     torch.manual_seed(0)
@@ -282,7 +284,9 @@ def under_autocast(name: str, case: Case, title: str, setting: Setting, args: An
 def alone(
     model: nn.Module, case: Case, setting: Setting, batches: list[Batch], dtype: str = ""
 ) -> Any:
-    """Return PyTorch's losses from these weights, which do not change, with products in a dtype."""
+    """Returns PyTorch's losses from these weights, which do not change, with products in a
+    dtype.
+    """
     model = copy.deepcopy(model)
     optimizer = setting.optimizer(model.parameters())
     scaler, losses = torch.amp.GradScaler("cpu", enabled=dtype == "float16"), []
@@ -298,7 +302,7 @@ def alone(
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

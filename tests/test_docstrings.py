@@ -59,6 +59,17 @@ def test_everything_public_is_documented() -> None:
     assert [name for name, _, text in documented() if not text] == []
 
 
+def test_docstrings_say_what_a_function_does_in_the_third_person() -> None:
+    """Returns, Raises and Yields, as the style asks."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("onnxgrad", "scripts")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in re.findall(r'^ +"""(?:Return|Raise|Yield) .*', path.read_text("utf-8"), re.M)
+    ]
+    assert found == []
+
+
 def test_every_name_that_a_docstring_mentions_is_there() -> None:
     operators = {s.name for s in onnx.defs.get_all_schemas_with_history()}
     missing = []

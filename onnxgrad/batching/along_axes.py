@@ -11,7 +11,7 @@ OVER_AXES = f"{' '.join(REDUCTIONS)} ArgMax ArgMin"
 
 
 def axes_of(at: Site) -> list[int]:
-    """Return the axes of a reduction or an ArgMax, counted from the front."""
+    """Returns the axes of a reduction or an ArgMax, counted from the front."""
     rank = at.rank(0)
     if at.op.startswith("Arg"):
         return [at.axis("axis", 0, rank)]

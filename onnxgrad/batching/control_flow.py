@@ -38,7 +38,7 @@ _DIVISIONS = frozenset({"Mod", "Div"})  # by an integer 0 the process ends
 
 
 def follow_blocks(site: Site, done: Batched, visit: Visit) -> bool:
-    """Follow the rows into the graphs of a node. Returns whether that was possible: otherwise
+    """Follows the rows into the graphs of a node. Returns whether that was possible: otherwise
     nothing has changed, and the node runs once per row.
     """
     b = site.binding
@@ -62,7 +62,7 @@ def follow_blocks(site: Site, done: Batched, visit: Visit) -> bool:
 
 
 def _follow_branches(site: Site, done: Batched, visit: Visit) -> None:
-    """Follow the rows into an If whose condition all rows share; they are on one axis of each
+    """Follows the rows into an If whose condition all rows share; they are on one axis of each
     result.
     """
     b = site.binding
@@ -85,7 +85,7 @@ def _follow_branches(site: Site, done: Batched, visit: Visit) -> None:
 def _at_one_place(
     b: Binding, i: int, done: Batched, sizes: Mapping[BindingBlock, RunTimeSizes]
 ) -> Layout | None:
-    """Move the rows of result `i` of all branches to one axis, and return it."""
+    """Moves the rows of result `i` of all branches to one axis, and returns it."""
     places = [done.layouts.get(block.outputs[i]) for block in sizes]
     if not any(places):
         return None
@@ -112,7 +112,7 @@ def _at_one_place(
 
 
 def _select(site: Site, done: Batched, visit: Visit) -> bool:
-    """Compute both branches of an If whose condition differs from row to row, and choose: if
+    """Computes both branches of an If whose condition differs from row to row, and choose: if
     neither can fail, and all results have one shape.
     """
     b, condition = site.binding, site.operand(0)
@@ -165,7 +165,7 @@ class _Body:
 
 
 def _follow_body(site: Site, done: Batched, visit: Visit) -> None:
-    """Follow the rows through a body, whose number of steps all rows share. States that depend on
+    """Follows the rows through a body, whose number of steps all rows share. States that depend on
     rows have them in front. Raises Refused; the node is as before then.
     """
     b, loop = site.binding, site.op == "Loop"
@@ -225,7 +225,7 @@ def _moving(body: _Body, done: Batched) -> _Body:
 
 
 def _inside(body: _Body, done: Batched, visit: Visit) -> Batched:
-    """Follow the rows through the copy of a body."""
+    """Follows the rows through the copy of a body."""
     within, block = done.within(), body.block
     within.shifted, within.scanned = Counter(done.shifted), Counter(done.scanned)
     bindings = list(block.bindings)

@@ -55,13 +55,13 @@ def broadcasting(at: Site) -> Layout:
 
 
 def _same_shapes(at: Site) -> None:
-    """Refuse broadcasting by attributes, before opset 7."""
+    """Refuses broadcasting by attributes, before opset 7."""
     if at.sizes(0) != at.sizes(1):
         raise Refused("it broadcasts by attributes")
 
 
 def aligned(at: Site, before: dict[int, int], end: int | None = None) -> Layout:
-    """Move the rows of all operands to one axis of the result. `before`: the number of axes of the
+    """Moves the rows of all operands to one axis of the result. `before`: the number of axes of the
     result in front of each operand; `end`: rows must be before this axis.
     """
     spots = [_spot(at, k, before[k]) for k in at.batched()]
@@ -86,7 +86,7 @@ def _spot(at: Site, k: int, before: int) -> tuple[Layout, Size]:
 
 
 def _shared(at: Site, k: int, place: Layout) -> None:
-    """Check that a shared operand broadcasts along the rows: its size there must be 1."""
+    """Checks that a shared operand broadcasts along the rows: its size there must be 1."""
     if place.axis >= 0 and at.count > 1 and at.sizes(k)[place.axis] not in (1, at.count):
         at.tile(k, place)  # rows beside others on the axis
         return
@@ -113,7 +113,7 @@ def matmul(at: Site) -> Layout:
 
 
 def _off_the_matrix(at: Site, k: int) -> None:
-    """Move rows on the first axis of a matrix to a leading axis of size 1."""
+    """Moves rows on the first axis of a matrix to a leading axis of size 1."""
     layout, rank = at.at(k), at.rank(k)
     if layout is not None and layout.axis == rank - 2 and rank > 2 and at.sizes(k)[rank - 3] == 1:
         at.moved(k, Layout(rank - 3))
@@ -144,7 +144,7 @@ def _with_bias(at: Site, layout: Layout) -> Layout:
 
 
 def indices_of(at: Site) -> tuple[list[str], str]:
-    """Return the indices of each operand of an Einsum, and those of its result, without ellipsis.
+    """Returns the indices of each operand of an Einsum, and those of its result, without ellipsis.
     Raises Refused if they are not known.
     """
     left, arrow, right = str(at.attr("equation")).replace(" ", "").partition("->")
@@ -196,6 +196,6 @@ DEPENDENT = {
 
 @in_place(" ".join(DEPENDENT))
 def dependent(at: Site) -> Layout:
-    """Refuse an operator whose rows depend on each other."""
+    """Refuses an operator whose rows depend on each other."""
     key = at.op if at.binding.domain == "" else f"ms:{at.op}"
     raise Dependent(f"{at.op} has {DEPENDENT[key]}")

@@ -33,7 +33,7 @@ class Batched:
     mapped: bool = False  # whether each row is computed by itself, without a word
 
     def within(self) -> Batched:
-        """Return the state inside a nested graph, which computes its sizes by itself."""
+        """Returns the state inside a nested graph, which computes its sizes by itself."""
         return replace(self, sizes=self.sizes.again())
 
 
@@ -66,11 +66,11 @@ def join(v: Var, layout: Layout, done: Batched) -> None:
 
 
 def named(b: Binding, error: Exception) -> InputError:
-    """Return an error with the node at which it arose."""
+    """Returns an error with the node at which it arose."""
     kind = type(error) if isinstance(error, InputError) else InputError
     return kind(f"{name_of(b)}: the batch cannot be opened here: {error}")
 
 
 def name_of(b: Binding) -> str:
-    """Return the operator and the name of a node."""
+    """Returns the operator and the name of a node."""
     return f"{b.op} '{b.node.name or next(v.name for v in b.outputs if v is not None)}'"

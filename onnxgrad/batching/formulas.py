@@ -155,7 +155,7 @@ def _operand(at: Site, k: int) -> Var:
 
 
 def _column(v: Var, axes: int) -> Var:
-    """Return a vector as the shape [size, 1, ...]."""
+    """Returns a vector as the shape [size, 1, ...]."""
     made: Var = op.Unsqueeze(v, np.arange(1, axes + 1)) if axes else v
     return made
 
@@ -166,7 +166,7 @@ def _biased(at: Site, made: Var, spatial: int) -> Var:
 
 
 def _ints(v: Var) -> list[int]:
-    """Return the shape of one row. Raises Refused if a size is symbolic or 0."""
+    """Returns the shape of one row. Raises Refused if a size is symbolic or 0."""
     shape = v.shape or ()
     if not shape or any(not isinstance(d, int) or d == 0 for d in shape):
         raise Refused("its sizes are not known")
@@ -176,7 +176,7 @@ def _ints(v: Var) -> list[int]:
 def _pads(
     at: Site, image: Sequence[int], kernel: Sequence[int], out: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the padding at both ends of each axis, of which the shape of the result says the sum.
+    """Returns the padding at both ends of each axis, of which the shape of the result says the sum.
     Raises Refused if the explicit one disagrees.
     """
     spatial = len(image)
@@ -198,7 +198,7 @@ def _pads(
 
 
 def _patches(at: Site, padded: Sequence[int], kernel: Sequence[int], out: Sequence[int]) -> Array:
-    """Return the places in the flat image of each element of the kernel at each of the result."""
+    """Returns the places in the flat image of each element of the kernel at each of the result."""
     spatial = len(padded)
     strides, dilations = (list(at.attr(k) or [1] * spatial) for k in ("strides", "dilations"))
     if math.prod(kernel) * math.prod(out) > _MOST:
@@ -215,7 +215,7 @@ def _patches(at: Site, padded: Sequence[int], kernel: Sequence[int], out: Sequen
 
 
 def _cut(at: Site, whole: Sequence[int], out: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the elements that a transposed convolution loses at both ends of each axis; negative
+    """Returns the elements that a transposed convolution loses at both ends of each axis; negative
     ones at an end are zeros that the result has more.
     """
     spatial = len(whole)

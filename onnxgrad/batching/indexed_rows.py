@@ -19,8 +19,8 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 def gather_of_rows(at: Site) -> Layout:
-    """Gather along the axis of the rows: the rows get their own axis, and each reads the indices of
-    the first row. Raises Refused if row i of the result does not read row i.
+    """Gathers along the axis of the rows: the rows get their own axis, and each reads the indices
+    of the first row. Raises Refused if row i of the result does not read row i.
     """
     axis, layout = at.axis("axis", 0, at.rank(0)), at.first()
     data, sizes = at.operand(0), at.sizes(0)
@@ -65,7 +65,7 @@ def gather_nd(at: Site) -> Layout:
 
 
 def _constant(at: Site) -> Indices:
-    """Return the indices. Raises Refused if they are computed."""
+    """Returns the indices. Raises Refused if they are computed."""
     v = at.operand(1)
     if v is None or v.const is None or at.at(1) is not None:
         raise Refused("it gathers along the rows")
@@ -73,8 +73,8 @@ def _constant(at: Site) -> Indices:
 
 
 def _one_row(indices: Indices, count: int, step: int) -> tuple[int, Indices]:
-    """Return the axis of indices on which row i reads `step` further than row i - 1 (the first such
-    axis), and the indices of the first row. Raises Refused if there is none.
+    """Returns the axis of indices on which row i reads `step` further than row i - 1 (the first
+    such axis), and the indices of the first row. Raises Refused if there is none.
     """
     axis = next((i for i, size in enumerate(indices.shape) if size != 1), None)
     if axis is None or indices.shape[axis] != count:

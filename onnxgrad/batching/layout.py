@@ -48,14 +48,14 @@ class Dependent(InputError):
 
 
 def known(size: int | str | None) -> Size:
-    """Return a size that has an expression. Raises Refused."""
+    """Returns a size that has an expression. Raises Refused."""
     if size is None:
         raise Refused("a size in it has no formula")
     return size
 
 
 def stride(sizes: Sequence[Size], layout: Layout) -> Size:
-    """Return the number of elements of one row after the axis of the rows in memory. Raises
+    """Returns the number of elements of one row after the axis of the rows in memory. Raises
     Refused.
     """
     inner = exactly(sizes[layout.axis], layout.outer)
@@ -63,7 +63,7 @@ def stride(sizes: Sequence[Size], layout: Layout) -> Size:
 
 
 def places(sizes: Sequence[Size], step: Size, count: int = 1) -> list[Layout]:
-    """Return the layouts of a shape of `count` rows in which `step` elements of one row come after
+    """Returns the layouts of a shape of `count` rows in which `step` elements of one row come after
     the axis of the rows.
     """
     found = []
@@ -77,7 +77,7 @@ def places(sizes: Sequence[Size], step: Size, count: int = 1) -> list[Layout]:
 
 
 def joined(sizes: Sequence[Size]) -> Layout:
-    """Return the layout of rows that follow each other in memory, in a shape of rank 1 or more: on
+    """Returns the layout of rows that follow each other in memory, in a shape of rank 1 or more: on
     the leading axis of size 1, if there is one.
     """
     for axis, size in enumerate(sizes):

@@ -61,7 +61,7 @@ def reshape(at: Site) -> Layout:
 
 
 def _wanted(at: Site) -> tuple[Size, ...]:
-    """Return the shape of the result in the file, from the sizes of the operand if it has no
+    """Returns the shape of the result in the file, from the sizes of the operand if it has no
     formula.
     """
     sizes, found = at.in_file(at.operand(0)), at.result()
@@ -164,7 +164,7 @@ def _elsewhere(at: Site, k: int, axis: int) -> bool:
 
 
 def _meeting(at: Site, operands: Iterable[int]) -> Layout:
-    """Move the rows of operands of one shape to one axis, and repeat shared operands along it."""
+    """Moves the rows of operands of one shape to one axis, and repeats shared operands along it."""
     first = at.batched()[0]
     layout = at.at(first)
     if layout is None:
@@ -216,7 +216,7 @@ def slice_(at: Site) -> Layout:
 
 
 def _end(at: Site, i: int) -> None:
-    """Open the `i`-th end."""
+    """Opens the `i`-th end."""
     if at.version < 10:
         ends = at.ints(2, "ends") or []
         at.attributes["ends"] = [*ends[:i], FAR, *ends[i + 1 :]]

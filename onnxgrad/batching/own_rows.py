@@ -20,7 +20,7 @@ _KEEP = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsquee
 
 
 def read_own_rows(block: BindingBlock, count: int) -> None:
-    """Rewrite `x[(0, i0), (1, i1), ...]` and `flattened[0 + i0, n + i1, ...]` as a GatherND with a
+    """Rewrites `x[(0, i0), (1, i1), ...]` and `flattened[0 + i0, n + i1, ...]` as a GatherND with a
     batch axis, which reads the same elements.
     """
     if block.opsets.get("", 0) < _BATCH_DIMS:
@@ -38,7 +38,7 @@ def read_own_rows(block: BindingBlock, count: int) -> None:
 
 
 def _gather_nd(b: Binding, count: int) -> Var | None:
-    """Replace a GatherND whose indices are the rows in order, joined with other indices."""
+    """Replaces a GatherND whose indices are the rows in order, joined with other indices."""
     data, indices = b.inputs[0], b.inputs[1]
     joined = None if indices is None else indices.definition
     if data is None or joined is None or not joined.is_op("Concat") or b.attr("batch_dims", 0):
@@ -58,7 +58,7 @@ def _read(data: Var, rest: list[Var | None], rank: int) -> Var:
 
 
 def _gather(b: Binding, count: int) -> Var | None:
-    """Replace a Gather from flattened rows whose indices add the offset of each row."""
+    """Replaces a Gather from flattened rows whose indices add the offset of each row."""
     data, indices = b.inputs[0], b.inputs[1]
     added = None if indices is None else indices.definition
     if data is None or data.shape is None or added is None or not added.is_op("Add"):

@@ -23,7 +23,7 @@ _DOMAINS = {"ms": "com.microsoft", "ml": "ai.onnx.ml"}
 
 
 def names(text: str) -> list[tuple[str, str]]:
-    """Return the keys (domain, name) of operators. `ms:` marks those of com.microsoft, `ml:` those
+    """Returns the keys (domain, name) of operators. `ms:` marks those of com.microsoft, `ml:` those
     of ai.onnx.ml.
     """
     parts = (word.rpartition(":") for word in text.split())
@@ -31,7 +31,7 @@ def names(text: str) -> list[tuple[str, str]]:
 
 
 def in_place(operators: str) -> Callable[[InPlace], InPlace]:
-    """Register a rule for these operators that keeps the node."""
+    """Registers a rule for these operators that keeps the node."""
 
     def register(rule: InPlace) -> InPlace:
         IN_PLACE.update(dict.fromkeys(names(operators), rule))
@@ -41,7 +41,7 @@ def in_place(operators: str) -> Callable[[InPlace], InPlace]:
 
 
 def shifted(operators: str) -> Callable[[Shifted], Shifted]:
-    """Register a rule for these operators that computes the node with the rows in front."""
+    """Registers a rule for these operators that computes the node with the rows in front."""
 
     def register(rule: Shifted) -> Shifted:
         SHIFTED.update(dict.fromkeys(names(operators), rule))
@@ -51,7 +51,7 @@ def shifted(operators: str) -> Callable[[Shifted], Shifted]:
 
 
 def opened(operators: str) -> Callable[[Opened], Opened]:
-    """Register a rule that computes a node by others, for these operators."""
+    """Registers a rule that computes a node by others, for these operators."""
 
     def register(rule: Opened) -> Opened:
         OPENED.update(dict.fromkeys(names(operators), rule))

@@ -44,13 +44,13 @@ class RunTimeSizes:
             self.learn(v, opened.get(v))
 
     def again(self) -> RunTimeSizes:
-        """Return the sizes for a nested graph, which computes them by itself; names are shared."""
+        """Returns the sizes for a nested graph, which computes them by itself; names are shared."""
         made = RunTimeSizes(self.opened, self.inputs, self.count)
         made.mapped, made._invented = self.mapped, self._invented
         return made
 
     def shape(self, v: Var) -> tuple[Size, ...]:
-        """Return the shape of a value in the file; a size without a formula becomes a new symbol.
+        """Returns the shape of a value in the file; a size without a formula becomes a new symbol.
         Raises Refused if the rank is not known.
         """
         if v.shape is None:
@@ -66,7 +66,7 @@ class RunTimeSizes:
         return any(not invented.isdisjoint(algebra.symbols(size)) for size in sizes)
 
     def learn(self, v: Var, layout: Layout | None) -> None:
-        """Record that symbols can be read from the shape of a value; if it is mapped, also at the
+        """Records that symbols can be read from the shape of a value; if it is mapped, also at the
         axis of rows, whose size the number of rows divides.
         """
         for axis, size in enumerate(() if v.shape is None else self.shape(v)):
@@ -76,12 +76,12 @@ class RunTimeSizes:
                 self._parts.setdefault(size, (v, axis))
 
     def rows(self) -> Var:
-        """Return the number of rows as a vector of one element."""
+        """Returns the number of rows as a vector of one element."""
         source = next(iter(self.opened))
         return self._element(source, self.opened[source].axis)
 
     def of(self, size: Size) -> Var:
-        """Return a size as a vector of one element. Raises Refused if no value has it."""
+        """Returns a size as a vector of one element. Raises Refused if no value has it."""
         if size in self._places or size in self._parts:
             return self._symbol(str(size))
         if size not in self._made:
@@ -89,7 +89,7 @@ class RunTimeSizes:
         return self._made[size]
 
     def vector(self, sizes: Sequence[Size | Var]) -> Array | Var:
-        """Return sizes as one vector: an array if all of them are numbers, else a value."""
+        """Returns sizes as one vector: an array if all of them are numbers, else a value."""
         parts: list[Any] = []
         for size in sizes:
             if not isinstance(size, int):
@@ -112,7 +112,7 @@ class RunTimeSizes:
         return self._elements[source, axis]
 
     def _computed(self, size: Size) -> Var:
-        """Return a size that is a sum of products of symbols, quotients, maxima and minima."""
+        """Returns a size that is a sum of products of symbols, quotients, maxima and minima."""
         summands = [self._product(atoms, factor) for atoms, factor in sorted(terms(size).items())]
         made: Var = reduce(op.Add, summands)
         return made

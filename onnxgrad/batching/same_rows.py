@@ -14,7 +14,9 @@ _DEPTH = 8  # the most nodes that are followed upwards
 
 
 def one_row(v: Var, axis: int, count: int) -> Var:
-    """Return a value with one of its `count` rows on an axis. Raises Refused if they may differ."""
+    """Returns a value with one of its `count` rows on an axis. Raises Refused if they may
+    differ.
+    """
     shape = v.shape or ()
     inner = exactly(shape[axis], count) if axis < len(shape) else None
     if inner is None:

@@ -23,7 +23,7 @@ OLDEST = 9  # opset whose Scan has no batch axis of its own
 
 
 def by_rows(at: Site) -> None:
-    """Run the node for each row. Raises Refused if a result is not a tensor of known shape."""
+    """Runs the node for each row. Raises Refused if a result is not a tensor of known shape."""
     b = at.binding
     for nested in (inner for block in b.blocks.values() for inner in block.walk()):
         if draws(nested) and not at.sizes_at.mapped:
@@ -39,8 +39,8 @@ def by_rows(at: Site) -> None:
 
 
 def model_by_rows(block: BindingBlock, inputs: Mapping[Var, Layout], why: str) -> Batched:
-    """Run the nodes that depend on rows, or draw random numbers, once per row. Each output must be
-    a tensor of known rank. Raises Refused.
+    """Runs the nodes that depend on rows, or draws random numbers, once per row. Each output must
+    be a tensor of known rank. Raises Refused.
     """
     block.schedule()
     moving, known = list[Binding](), set(inputs)
@@ -78,7 +78,9 @@ def model_by_rows(block: BindingBlock, inputs: Mapping[Var, Layout], why: str) -
 
 
 def _check(block: BindingBlock, results: Sequence[Var], *, vague: bool) -> None:
-    """Raise Refused unless a Scan can return these values; `vague`: also if sizes are not known."""
+    """Raises Refused unless a Scan can return these values; `vague`: also if sizes are not
+    known.
+    """
     if block.opsets.get("", 0) < OLDEST:
         raise Refused(f"a Scan needs opset {OLDEST}")
     for v in results:
@@ -88,7 +90,7 @@ def _check(block: BindingBlock, results: Sequence[Var], *, vague: bool) -> None:
 
 
 def _element(body: BindingBlock, v: Var, shape: Sequence[int | str | None]) -> Var:
-    """Return the input of a body for one row of a value."""
+    """Returns the input of a body for one row of a value."""
     name = body.program.names.fresh(f"{v.name}_row")
     return body.add_input(name, TensorType(v.dtype, tuple(shape)))
 
@@ -97,7 +99,7 @@ def _scan(
     bindings: Sequence[Binding], body: BindingBlock, inside: dict[Var, Var | None],
     operands: Sequence[Var], results: Sequence[Var],
 ) -> tuple[Var, ...]:  # fmt: skip
-    """Return the results of bindings with the rows in front. `inside`: operands in the body."""
+    """Returns the results of bindings with the rows in front. `inside`: operands in the body."""
     for b, copy in zip(bindings, clone_bindings(bindings, body, inside), strict=True):
         if draws(b):
             copy.node.name = b.node.name  # by which a proof finds it

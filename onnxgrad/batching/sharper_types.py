@@ -16,7 +16,7 @@ from onnxgrad.laws.constant_values import fixed_value
 
 
 def sharpen(block: BindingBlock) -> None:
-    """Infer the types of results again if a size has no formula of the inputs' sizes."""
+    """Infers the types of results again if a size has no formula of the inputs' sizes."""
     shapes = [v.shape for v in block.inputs if v.shape is not None]
     given = frozenset(name for shape in shapes for d in shape for name in algebra.symbols(d))
     for b in list(block.bindings):
@@ -37,7 +37,7 @@ def sharpen(block: BindingBlock) -> None:
 
 
 def _fix_scales(b: Binding) -> None:
-    """Replace operands that are computed from constants, because result sizes depend on them."""
+    """Replaces operands that are computed from constants, because result sizes depend on them."""
     for k, v in enumerate(b.inputs):
         array = None if k == 0 or v is None or v.is_constant else fixed_value(v)
         if v is not None and array is not None:
@@ -53,7 +53,7 @@ def _is_vague(v: Var | None, given: Set[str]) -> bool:
 
 
 def _reshaped(b: Binding, type_: Type | None) -> Type | None:
-    """Return the type of a Reshape by its target. Sizes are assumed not to be 0: a 0 in the target
+    """Returns the type of a Reshape by its target. Sizes are assumed not to be 0: a 0 in the target
     would copy another size, or leave -1 undetermined.
     """
     source, target = b.inputs[0], None if len(b.inputs) < 2 else b.inputs[1]

@@ -67,7 +67,7 @@ class Site:
                 self.sizes_at.learn(v, self.layouts.get(v))
 
     def restart(self) -> None:
-        """Discard the changes of a rule."""
+        """Discards the changes of a rule."""
         self.operands, self.replaced = list(self.binding.inputs), None
         self.attributes.clear()
 
@@ -84,36 +84,36 @@ class Site:
         return self.binding.version
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, by default that of the schema."""
+        """Returns an attribute, by default that of the schema."""
         return self.binding.attr(name, default)
 
     def operand(self, k: int) -> Var | None:
-        """Return operand `k`, None if omitted."""
+        """Returns operand `k`, None if omitted."""
         return self.operands[k] if k < len(self.operands) else None
 
     def at(self, k: int) -> Layout | None:
-        """Return the layout of operand `k`, None if it is shared or omitted."""
+        """Returns the layout of operand `k`, None if it is shared or omitted."""
         v = self.operand(k)
         return None if v is None else self.layouts.get(v)
 
     def first(self) -> Layout:
-        """Return the layout of operand 0. Raises Refused if it is shared."""
+        """Returns the layout of operand 0. Raises Refused if it is shared."""
         found = self.at(0)
         if found is None:
             raise Refused("its first operand is shared by all rows")
         return found
 
     def batched(self) -> list[int]:
-        """Return the operands that contain rows."""
+        """Returns the operands that contain rows."""
         return [k for k in range(len(self.operands)) if self.at(k) is not None]
 
     def present(self) -> list[int]:
-        """Return the operands that are not omitted."""
+        """Returns the operands that are not omitted."""
         return [k for k, v in enumerate(self.operands) if v is not None]
 
     def only_first(self) -> Layout:
-        """Return the layout of operand 0. Raises Refused if it contains no rows, or another operand
-        does.
+        """Returns the layout of operand 0. Raises Refused if it contains no rows, or another
+        operand does.
         """
         more = [k for k in self.batched() if k]
         if more:
@@ -126,14 +126,14 @@ class Site:
         return self.sizes_at.count
 
     def sizes(self, k: int) -> tuple[Size, ...]:
-        """Return the shape of operand `k` in one row."""
+        """Returns the shape of operand `k` in one row."""
         v = self.operand(k)
         if v is None:
             raise Refused(f"operand {k} is missing")
         return self.sizes_of(v)
 
     def in_file(self, v: Var | None) -> tuple[Size, ...]:
-        """Return the shape of a value with all rows of the file. Raises Refused if it is
+        """Returns the shape of a value with all rows of the file. Raises Refused if it is
         unknown.
         """
         if v is None:
@@ -141,7 +141,7 @@ class Site:
         return self.sizes_at.shape(v)
 
     def sizes_of(self, v: Var) -> tuple[Size, ...]:
-        """Return the shape of a value in one row. Raises Refused if it is unknown."""
+        """Returns the shape of a value in one row. Raises Refused if it is unknown."""
         shape, layout = self.in_file(v), self.layouts.get(v)
         if layout is None:
             return shape
@@ -151,7 +151,7 @@ class Site:
         return (*shape[: layout.axis], one, *shape[layout.axis + 1 :])
 
     def rank(self, k: int) -> int:
-        """Return the rank of operand `k` in one row."""
+        """Returns the rank of operand `k` in one row."""
         v = self.operand(k)
         rank = None if v is None else v.rank
         if rank is None:
@@ -160,16 +160,16 @@ class Site:
         return rank - 1 if layout is not None and layout.own else rank
 
     def result(self, k: int = 0) -> tuple[Size, ...]:
-        """Return the shape of a result in the file: in one row, unless the file has several."""
+        """Returns the shape of a result in the file: in one row, unless the file has several."""
         return self.in_file(self.binding.result(k))
 
     def axis(self, name: str, default: int, rank: int) -> int:
-        """Return an axis attribute, counted from the front."""
+        """Returns an axis attribute, counted from the front."""
         return int(self.attr(name, default)) % max(rank, 1)
 
     def ints(self, k: int, name: str = "") -> list[int] | None:
-        """Return the integers of operand `k`, or of the attribute `name` of an older opset; None if
-        omitted. Raises Refused if they are computed.
+        """Returns the integers of operand `k`, or of the attribute `name` of an older opset; None
+        if omitted. Raises Refused if they are computed.
         """
         v = self.operand(k)
         if v is None:
@@ -180,7 +180,7 @@ class Site:
         return [int(i) for i in np.ravel(v.const)]
 
     def inner_axes(self, k: int, rank: int, name: str = "", least: int = 1) -> Array | Var | None:
-        """Return the axes of operand `k`, or of an attribute, after an axis for the rows in front;
+        """Returns the axes of operand `k`, or of an attribute, after an axis for the rows in front;
         None if omitted. Raises Refused if they differ from row to row, or may be fewer than
         `least`.
         """
@@ -197,8 +197,8 @@ class Site:
         return behind
 
     def alone(self, *operands: int) -> Layout:
-        """Return the layout of operand 0. Raises Refused if it contains no rows, or another operand
-        than those named does.
+        """Returns the layout of operand 0. Raises Refused if it contains no rows, or another
+        operand than those named does.
         """
         more = [k for k in self.batched() if k not in (0, *operands)]
         if more:
@@ -206,7 +206,9 @@ class Site:
         return self.first()
 
     def elements(self, k: int, name: str = "") -> list[Dim] | None:
-        """Return elements as `ints`, with expressions of sizes, and None for an unknown element."""
+        """Returns elements as `ints`, with expressions of sizes, and None for an unknown
+        element.
+        """
         v = self.operand(k)
         if v is None or v.const is not None:
             return [*found] if (found := self.ints(k, name)) is not None else None
@@ -217,7 +219,7 @@ class Site:
 
     @contextmanager
     def in_one_row(self) -> Iterator[None]:
-        """Give values with an axis for the rows the types of one row, for nodes emitted inside."""
+        """Gives values with an axis for the rows the types of one row, for nodes emitted inside."""
         own = [v for v in dict.fromkeys(self.binding.reads()) if self.layouts.get(v) == OWN]
         types = [v.type for v in own]
         for v in own:
@@ -231,12 +233,12 @@ class Site:
     # ---- changing --------------------------------------------------------------------------------
 
     def put(self, k: int, v: Var, layout: Layout | None) -> None:
-        """Replace operand `k`."""
+        """Replaces operand `k`."""
         self.layouts[v] = layout
         self.operands[k] = v
 
     def reshape(self, v: Var, sizes: Sequence[Size], rows: Size | None = None) -> Var:
-        """Return `v` in another shape, with -1 on the axis of the rows, whose size in the file is
+        """Returns `v` in another shape, with -1 on the axis of the rows, whose size in the file is
         `rows` (None: the number of rows).
         """
         if 0 in sizes:
@@ -255,7 +257,7 @@ class Site:
         return made
 
     def _empty(self, v: Var, sizes: Sequence[Size], rows: Size | None) -> Var:
-        """Return a value without elements in another shape, in which nothing can be -1."""
+        """Returns a value without elements in another shape, in which nothing can be -1."""
         if self.count > 1 or self.binding.block.opsets.get("", 0) < _ALLOWS_ZERO:
             raise Refused(f"'{v.name}' is empty")
         many = self.sizes_at.rows()
@@ -267,17 +269,17 @@ class Site:
         return made
 
     def placed(self, v: Var, sizes: Sequence[Size], layout: Layout) -> Var:
-        """Return `v` in a shape of one row, with the rows on one of its axes."""
+        """Returns `v` in a shape of one row, with the rows on one of its axes."""
         target = [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
         return self.reshape(v, target, known(multiply(self.count, sizes[layout.axis])))
 
     def placed_in_file(self, v: Var, sizes: Sequence[Size], layout: Layout) -> Var:
-        """Return `v` as `placed`, in a shape with the rows of the file."""
+        """Returns `v` as `placed`, in a shape with the rows of the file."""
         target = [*sizes[: layout.axis], -1, *sizes[layout.axis + 1 :]]
         return self.reshape(v, target, sizes[layout.axis])
 
     def moved(self, k: int, to: Layout) -> bool:
-        """Give operand `k` this layout by a Reshape that moves nothing in memory. Returns whether
+        """Gives operand `k` this layout by a Reshape that moves nothing in memory. Returns whether
         that is possible.
         """
         v, layout = self.operand(k), self.at(k)
@@ -296,7 +298,7 @@ class Site:
         return True
 
     def tile(self, k: int, layout: Layout) -> None:
-        """Repeat shared operand `k` over the rows, on this axis."""
+        """Repeats shared operand `k` over the rows, on this axis."""
         self.of_one_row(k, layout.axis)
         v, sizes = self.operand(k), self.sizes(k)
         if v is None or self.at(k) is not None:
@@ -307,7 +309,7 @@ class Site:
         self.put(k, op.Tile(v, repeats), layout)
 
     def arrange(self, layouts: Mapping[int, Layout], refusal: str) -> None:
-        """Give each of these operands its layout; shared ones repeat, omitted ones are skipped.
+        """Gives each of these operands its layout; shared ones repeat, omitted ones are skipped.
         Raises Refused with this text if an operand would have to move in memory.
         """
         for k, layout in layouts.items():
@@ -327,12 +329,12 @@ class Site:
             self.put(k, one_row(v, axis, self.count), None)
 
     def repeats(self, before: int, after: int) -> Any:
-        """Return the operand of Tile: the number of rows among ones."""
+        """Returns the operand of Tile: the number of rows among ones."""
         ones: list[Size | Var] = [1] * before
         return self.sizes_at.vector([*ones, self.sizes_at.rows(), *([1] * after)])
 
     def front(self, k: int, rank: int | None = None) -> Var:
-        """Return operand `k` with the rows on their own axis in front, padded to `rank` axes after
+        """Returns operand `k` with the rows on their own axis in front, padded to `rank` axes after
         it; a shared operand unchanged.
         """
         v = self.operand(k)
@@ -341,7 +343,7 @@ class Site:
         return v if self.at(k) is None else self.fronted(v, rank)
 
     def fronted(self, v: Var, rank: int | None = None) -> Var:
-        """Return a value that contains rows as `front` does."""
+        """Returns a value that contains rows as `front` does."""
         layout, sizes = self.layouts[v], self.sizes_of(v)
         if layout is None:
             raise InternalError(f"'{v.name}' holds no rows")
@@ -358,7 +360,7 @@ class Site:
         return self.reshape(v, wanted)
 
     def leading(self, k: int) -> Layout:
-        """Move the rows of operand `k` to axis 0."""
+        """Moves the rows of operand `k` to axis 0."""
         v, layout = self.operand(k), self.at(k)
         if v is None or layout is None:
             raise Refused(f"operand {k} is shared by all rows")
@@ -373,14 +375,14 @@ class Site:
         return self.at(k) or FRONT
 
     def again(self, *operands: Any, **attributes: Any) -> Any:
-        """Emit the same node on other operands, with attributes changed (None: removed)."""
+        """Emits the same node on other operands, with attributes changed (None: removed)."""
         b = self.binding
         outputs = [v is not None for v in b.outputs]
         many = {} if len(outputs) == 1 else {"outputs": outputs}
         return emit(b.op, operands, {**b.attrs, **attributes, **many}, domain=b.domain)
 
     def back(self, made: Any) -> None:
-        """Replace the results by values with the rows in front; the rows join an axis of each
+        """Replaces the results by values with the rows in front; the rows join an axis of each
         shape.
         """
         results = made if isinstance(made, tuple) else (made,)
@@ -391,7 +393,7 @@ class Site:
         ]
 
     def joined(self, old: Var, new: Var) -> Placed:
-        """Return a value with the rows in front as the result `old`, in whose shape they join."""
+        """Returns a value with the rows in front as the result `old`, in whose shape they join."""
         sizes = self.sizes_of(old)
         if not sizes:
             return new, OWN

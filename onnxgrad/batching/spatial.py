@@ -86,8 +86,8 @@ def recurrent(at: Site) -> list[Layout | None]:
 
 
 def _never_empty(at: Site, places: Sequence[Layout | None]) -> None:
-    """Compute one sample of zeros and remove it if there are no samples, because onnxruntime would
-    abort the process.
+    """Computes one sample of zeros and removes it if there are no samples, because onnxruntime
+    would abort the process.
     """
     one, rows = at.sizes(0)[1], at.sizes_at.rows()
     samples = rows if one == 1 else op.Mul(rows, at.sizes_at.vector([one]))
@@ -127,7 +127,7 @@ def attention(at: Site) -> Layout:
 
 
 def _masked(at: Site) -> None:
-    """Check that a shared mask broadcasts: it has no axis of samples, or one of size 1."""
+    """Checks that a shared mask broadcasts: it has no axis of samples, or one of size 1."""
     if at.at(3) is None and at.rank(3) == 4 and at.sizes(3)[0] == at.count:
         at.of_one_row(3, 0)
     sizes = at.sizes(3)

@@ -62,9 +62,9 @@ def follow_rows(
     branches: bool = True,
     mapped: bool = False,
 ) -> Batched:
-    """Follow the rows of `inputs` through the main graph, which is changed; types remain those of
+    """Follows the rows of `inputs` through the main graph, which is changed; types remain those of
     `count` rows. `along`: how to treat a node that works along the rows: raise an error ("refuse"),
-    warn ("warn"), raise an error only if it computes statistics over other axes as well ("auto"),
+    warn ("warn"), raises an error only if it computes statistics over other axes as well ("auto"),
     or let it work over as many rows as there are ("keep"). `branches`: follow the rows into an If,
     which otherwise runs once per row. `mapped`: inputs get the rows on an axis of their own, and
     each row is computed by itself, whatever the node does.
@@ -95,7 +95,7 @@ def follow_rows(
 def in_rows(
     bindings: Sequence[Binding], rows: Mapping[Var, Layout], results: Sequence[Var]
 ) -> list[Var]:
-    """Compute bindings, which are emitted and typed for one row, for all rows of some values, each
+    """Computes bindings, which are emitted and typed for one row, for all rows of some values, each
     by itself. Returns the results with the rows in front, and leaves the types of results to the
     caller. Raises InputError, which names the node, if no rule applies.
     """
@@ -155,7 +155,7 @@ def _draws(b: Binding, allowed: bool) -> bool:
 
 
 def _apply(site: Site, done: Batched, along: str, captures: bool) -> list[Binding]:
-    """Apply a rule. Returns the bindings of the operator's body if that took its place."""
+    """Applies a rule. Returns the bindings of the operator's body if that took its place."""
     try:
         _in_place(site, captures)
         done.in_place += 1
@@ -247,7 +247,7 @@ def _shift(site: Site) -> None:
 
 
 def _along(b: Binding, error: Refused, along: str, done: Batched) -> None:
-    """Refuse a node that works along the rows, or warn about it."""
+    """Refuses a node that works along the rows, or warns about it."""
     if not error.along or done.mapped:
         return
     if along == "refuse":

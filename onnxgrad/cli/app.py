@@ -27,8 +27,8 @@ PIPE_CLOSED = 141  # the exit code of a program that SIGPIPE ended, as shells re
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done and proved, 1 the answer is no, 2 bad input
-    or usage, 3 an internal error, or 128 plus the number of the signal that ended it.
+    """Runs one command and returns its exit code: 0 done and proved, 1 the answer is no, 2 bad
+    input or usage, 3 an internal error, or 128 plus the number of the signal that ended it.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     open_streams()
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _outcome(words: Sequence[str], verbose: bool) -> int:
-    """Run one command and turn its result or error into an exit code."""
+    """Runs one command and turns its result or error into an exit code."""
     args = None
     try:
         parser = parser_for(words)
@@ -75,7 +75,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
 
 
 def _start_children(args: argparse.Namespace) -> None:
-    """Start the processes in which models will run. They start as slowly as our imports, which
+    """Starts the processes in which models will run. They start as slowly as our imports, which
     follow.
     """
     if getattr(args, "no_verify", True) or getattr(args, "provider", "") != "cpu":
@@ -86,7 +86,9 @@ def _start_children(args: argparse.Namespace) -> None:
 
 
 def _understood(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed words, with `options` of the command's job, and each option by its name."""
+    """Returns the parsed words, with `options` of the command's job, and each option by its
+    name.
+    """
     args = parser.parse_args(words)
     declared = COMMANDS[args.command].options
     if declared is not None:
@@ -98,7 +100,7 @@ def _understood(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpar
 
 
 def _foreseen(error: BaseException) -> tuple[str, int] | None:
-    """Return the message and the exit code of an expected error; None for any other."""
+    """Returns the message and the exit code of an expected error; None for any other."""
     if isinstance(error, Stopped):
         return error.words, error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -118,7 +120,7 @@ def _foreseen(error: BaseException) -> tuple[str, int] | None:
 
 
 def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) -> int:
-    """Report an unexpected error. If onnxruntime refuses the model, the error is about the model,
+    """Reports an unexpected error. If onnxruntime refuses the model, the error is about the model,
     else it is an internal error.
     """
     theirs = None
@@ -131,7 +133,7 @@ def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) 
 
 
 def _models(args: argparse.Namespace) -> list[str]:
-    """Return the models that the arguments name."""
+    """Returns the models that the arguments name."""
     found = getattr(args, "model", None) or [getattr(args, "a", None), getattr(args, "b", None)]
     return [found] if isinstance(found, str) else [name for name in found if name is not None]
 
@@ -151,7 +153,7 @@ def _failed(message: str, code: int, verbose: bool) -> int:
 
 
 def _traceback() -> str:
-    """Return the traceback of the error being handled, with its message, which may contain any
+    """Returns the traceback of the error being handled, with its message, which may contain any
     text, made safe to print.
     """
     parts = []
@@ -171,7 +173,7 @@ def _flush() -> None:
 
 
 def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser, with the options of the commands that `words` may call."""
+    """Returns the parser, with the options of the commands that `words` may call."""
     parser = Parser(
         prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them."
     )

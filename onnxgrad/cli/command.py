@@ -16,7 +16,7 @@ __all__ = ["blamed", "carry_out"]
 
 
 def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Output], int]) -> int:
-    """Run the command of `args`, which is the function `run`, with the user's plugins. Returns its
+    """Runs the command of `args`, which is the function `run`, with the user's plugins. Returns its
     exit code.
     """
     if not getattr(args, "makes_folders", False):

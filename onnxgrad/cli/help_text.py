@@ -24,7 +24,7 @@ class Help(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=8 if narrow else 24)
 
     def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
-        """Return the required arguments; the options are listed below."""
+        """Returns the required arguments; the options are listed below."""
         either = [g for g in groups if g.required]
         apart = [a for g in either for a in g._group_actions]
         words = [self._prog, "[options]"]
@@ -60,7 +60,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def command_lines(command: str, width: int) -> list[str]:
-    r"""Return a command as lines of this width, if its words allow it, joined by backslashes.
+    r"""Returns a command as lines of this width, if its words allow it, joined by backslashes.
 
     >>> print(*command_lines("onnxgrad grad model.onnx -o 'my file'", 26), sep="\n")
     onnxgrad grad model.onnx \
@@ -71,7 +71,7 @@ def command_lines(command: str, width: int) -> list[str]:
 
 
 def _joined(words: Iterable[str], width: int, indent: str) -> list[str]:
-    """Return lines, each with as many words as fit."""
+    """Returns lines, each with as many words as fit."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 1 + len(word) <= width:
@@ -82,7 +82,7 @@ def _joined(words: Iterable[str], width: int, indent: str) -> list[str]:
 
 
 def examples_text(examples: Iterable[tuple[str, str]]) -> str:
-    """Return the end of a --help: commands with their descriptions."""
+    """Returns the end of a --help: commands with their descriptions."""
     return "examples:\n" + "\n".join(
         f"  onnxgrad {command}\n      {what}" for command, what in examples
     )

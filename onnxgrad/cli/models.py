@@ -19,7 +19,7 @@ from onnxgrad.wording import perhaps
 
 
 def expand(patterns: Iterable[str]) -> list[str]:
-    """Return the models that the arguments name, with globs expanded. Raises InputError if a glob
+    """Returns the models that the arguments name, with globs expanded. Raises InputError if a glob
     matches nothing.
     """
     found: list[str] = []
@@ -38,7 +38,7 @@ def expand(patterns: Iterable[str]) -> list[str]:
 
 
 def source(name: str) -> Path | bytes:
-    """Return the source of a model for `load`; `-` is all of stdin. Raises InputError if there is
+    """Returns the source of a model for `load`; `-` is all of stdin. Raises InputError if there is
     no such file.
     """
     return _stdin() if name == STDIN else _there(name)
@@ -54,7 +54,7 @@ def _there(name: str) -> Path:
 
 
 def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
-    """Return a parsed model without its external data, and its folder. Raises InputError if the
+    """Returns a parsed model without its external data, and its folder. Raises InputError if the
     file is not an ONNX model.
     """
     if name != STDIN:
@@ -69,19 +69,19 @@ def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
 
 
 def model_of(name: str) -> Path | onnx.ModelProto:
-    """Return the model of a command-line name for public functions: the path of a file, since its
+    """Returns the model of a command-line name for public functions: the path of a file, since its
     weights may lie beside it.
     """
     return read(name)[0] if name == STDIN else _there(name)
 
 
 def shown(name: str) -> str:
-    """Return the name of the model in reports."""
+    """Returns the name of the model in reports."""
     return "stdin" if name == STDIN else name
 
 
 def _stdin() -> bytes:
-    """Return stdin, up to the size that a model can have."""
+    """Returns stdin, up to the size that a model can have."""
     if sys.stdin is None:
         raise InputError("stdin: is closed")
     return sys.stdin.buffer.read(MOST_BYTES)
@@ -97,7 +97,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def named(error: OnnxgradError, name: str) -> OnnxgradError:
-    """Return the error prefixed by the model's name, unless its text contains the name."""
+    """Returns the error prefixed by the model's name, unless its text contains the name."""
     if shown(name) not in str(error):
         error.args = (f"{shown(name)}: {error}", *error.args[1:])
     return error

@@ -23,7 +23,7 @@ from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 
 def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractContextManager[None]:
-    """Return a context that bounds the work on one model by the options, plus `extra` seconds.
+    """Returns a context that bounds the work on one model by the options, plus `extra` seconds.
     Raises LimitReached.
     """
     seconds = SECONDS if args.timeout is None else args.timeout
@@ -31,7 +31,7 @@ def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractConte
 
 
 def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -> None:
-    """Make the page and write it to the file of --html, if given. Raises InputError."""
+    """Makes the page and writes it to the file of --html, if given. Raises InputError."""
     if args.html is None:
         return
     with out.progress(Path(args.html).name, 1) as advance:
@@ -43,7 +43,7 @@ def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -
 def converted(
     args: argparse.Namespace, out: Output, convert: Callable[[Path | bytes, Hooks, Outcome], object]
 ) -> Outcome:
-    """Run a job that converts one model, proves the result and writes it. Raises the job's error,
+    """Runs a job that converts one model, proves the result and writes it. Raises the job's error,
     which names the model.
     """
     target = target_of(args.output, [args.model, *files_read(args)])
@@ -61,7 +61,7 @@ def converted(
 def show_proved(
     found: Proved, args: argparse.Namespace, out: Output, models: Mapping[str, str], change: str
 ) -> None:
-    """Print the interface, the `change` and the proof of a model. `models` are the originals, by
+    """Prints the interface, the `change` and the proof of a model. `models` are the originals, by
     the arguments that name them. Raises NotProved.
     """
     block, report = found.program.main, found.report
@@ -86,7 +86,7 @@ def show_proved(
 
 
 def tuning_of(args: argparse.Namespace) -> Path | float | None:
-    """Return the value of `tune` of `optimize`. Raises InputError for flags that do not go
+    """Returns the value of `tune` of `optimize`. Raises InputError for flags that do not go
     together.
     """
     if args.tune_from is not None:
@@ -103,7 +103,7 @@ def tuning_of(args: argparse.Namespace) -> Path | float | None:
 def keep_decisions(
     args: argparse.Namespace, target: Path | None, data: Mapping[str, Any] | None, out: Output
 ) -> None:
-    """Write the decisions: to a separate file for each model of --out-dir, to no file for
+    """Writes the decisions: to a separate file for each model of --out-dir, to no file for
     stdout.
     """
     if data is None or not args.tune:

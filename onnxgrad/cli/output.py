@@ -34,7 +34,7 @@ def _console(stream: Any, color: str) -> Console:
 
     class BrokenPipeRaises(RichConsole):
         def on_broken_pipe(self) -> None:
-            """Raise, so that `main` reports that stdout is closed; rich would exit with 1."""
+            """Raises, so that `main` reports that stdout is closed; rich would exit with 1."""
             raise BrokenPipeError
 
     plain = color == "never" or (color == "auto" and bool(os.environ.get("NO_COLOR")))
@@ -53,7 +53,7 @@ def _console(stream: Any, color: str) -> Console:
 
 
 def stdout_for_data(option: str) -> BinaryIO:
-    """Return stdout for the data of `option`. Raises InputError if it is closed."""
+    """Returns stdout for the data of `option`. Raises InputError if it is closed."""
     if getattr(sys.stdout, "name", "") == os.devnull:  # see `cli.process.open_streams`
         raise InputError(f"{option}: stdout is closed")
     return sys.stdout.buffer
@@ -104,36 +104,36 @@ class Output:
         return self.errors.is_terminal
 
     def show(self, *parts: Part) -> None:
-        """Print results."""
+        """Prints results."""
         if not self._silent:
             for part in parts:
                 self.results.print(rich_of(part))
 
     def note(self, text: str) -> None:
-        """Print a line on stderr, unless quiet."""
+        """Prints a line on stderr, unless quiet."""
         if not self._silent:
             self.errors.print(printable(text), style="dim", soft_wrap=True)
 
     def complain(self, text: str) -> None:
-        """Print an error that does not end the run as one line on stderr."""
+        """Prints an error that does not end the run as one line on stderr."""
         print(fitted(complaint(text), sys.stderr), file=sys.stderr)
 
     def aside(self, text: str) -> None:
-        """Print requested text on stderr, unwrapped."""
+        """Prints requested text on stderr, unwrapped."""
         print(printable_lines(text), file=sys.stderr)
 
     def commands(self, lines: Iterable[str]) -> None:
-        """Print lines for a build server on stderr, unwrapped."""
+        """Prints lines for a build server on stderr, unwrapped."""
         for line in lines:
             print(line, file=sys.stderr)
 
     def text(self, text: str) -> None:
-        """Print text unwrapped."""
+        """Prints text unwrapped."""
         if not self._silent:
             print(printable_lines(text), file=self._streams[1])
 
     def markdown(self, text: str) -> None:
-        """Print Markdown: rendered on a terminal, as source elsewhere."""
+        """Prints Markdown: rendered on a terminal, as source elsewhere."""
         if not self.results.is_terminal:
             self.text(text.rstrip("\n"))
         elif not self._silent:
@@ -146,14 +146,14 @@ class Output:
                 self.results.print(rendered, width=min(self.results.width, _LINE))
 
     def json(self, data: dict[str, Any]) -> None:
-        """Write `data` to the file of --json, completely or not at all."""
+        """Writes `data` to the file of --json, completely or not at all."""
         if self._json == "-":
             print(printable_json(data), file=sys.stdout)
         elif self._json is not None:
             self.write("--json", self._json, printable_json(data) + "\n")
 
     def write(self, option: str, file: str, text: str) -> None:
-        """Write the text to the file of an option, completely or not at all. Raises InputError."""
+        """Writes the text to the file of an option, completely or not at all. Raises InputError."""
         try:
             write_whole(Path(file), text.encode("utf-8", "backslashreplace"))
         except OSError as error:
@@ -163,11 +163,11 @@ class Output:
         self.wrote(file)
 
     def wrote(self, *files: str | Path | None) -> None:
-        """Remember files that a command wrote; None is stdout and is not listed."""
+        """Remembers files that a command wrote; None is stdout and is not listed."""
         self._written.update(dict.fromkeys(str(file) for file in files if file is not None))
 
     def finish(self) -> None:
-        """Print the names of the written files."""
+        """Prints the names of the written files."""
         files = list(map(printable, self._written))
         if len(files) > _FILES and not self.verbose:
             files = [*files[:_FILES], f"{len(files) - _FILES} more (-v)"]
@@ -176,7 +176,7 @@ class Output:
 
     @contextmanager
     def progress(self, title: str, total: float) -> Iterator[Callable[[str, float | None], None]]:
-        """Show a bar on stderr for work of over a second. Yields `advance(what, done or None)`.
+        """Shows a bar on stderr for work of over a second. Yields `advance(what, done or None)`.
 
         If stderr is not a terminal there is no bar, and -v prints a line for each stage.
         """

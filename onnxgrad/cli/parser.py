@@ -27,14 +27,14 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}{more}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. Raises InputError for unexpected words."""
+        """Parses the arguments. Raises InputError for unexpected words."""
         found, more = self.parse_known_args(args, namespace)
         if more:
             raise InputError(f"unexpected '{more[0]}' (see {self.prog} {found.command} --help)")
         return found
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, but report an unknown option before the arguments that are missing because
+        """Parses, but reports an unknown option before the arguments that are missing because
         of it.
         """
         for word in args or ():
@@ -71,7 +71,7 @@ def wants(words: Sequence[str], short: str, long: str) -> bool:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command has."""
+    """Adds the options that every command has."""
     group = parser.add_argument_group("output")
     group.add_argument(
         "--json",
@@ -99,13 +99,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def complaint(text: str) -> str:
-    """Return an error as one line."""
+    """Returns an error as one line."""
     line = f"onnxgrad: {printable(' '.join(text.split()))}"
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """Return a line wrapped between words if the stream is a terminal."""
+    """Returns a line wrapped between words if the stream is a terminal."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns

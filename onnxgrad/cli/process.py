@@ -74,10 +74,10 @@ _before: dict[int, Any] = {}
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Restore the signal handlers from before `stoppable` inside this context, because an exception
-    in the middle of an import leaves C libraries half initialised. Also switch the garbage
-    collector off: imports leave no garbage, and it takes a tenth of their time. It never looks at
-    the imported objects again.
+    """Restores the signal handlers from before `stoppable` inside this context, because an
+    exception in the middle of an import leaves C libraries half initialised. Also switch the
+    garbage collector off: imports leave no garbage, and it takes a tenth of their time. It never
+    looks at the imported objects again.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -93,7 +93,7 @@ def importing() -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Open the null device for each of stdin, stdout and stderr that is closed. Otherwise the next
+    """Opens the null device for each of stdin, stdout and stderr that is closed. Otherwise the next
     opened file would get its number and receive the output of libraries. Output of Python to it is
     lost.
     """
@@ -109,7 +109,7 @@ def open_streams() -> None:
 
 
 def leave(code: int) -> None:
-    """End this process immediately with an exit code. A normal exit takes a tenth of a second to
+    """Ends this process immediately with an exit code. A normal exit takes a tenth of a second to
     free memory that the system reclaims anyway. Returns if another thread has work to finish.
     """
     threads = (t for t in threading.enumerate() if t is not threading.main_thread())
@@ -127,14 +127,16 @@ def _nowhere() -> TextIO:
 
 
 def drop(stream: TextIO) -> None:
-    """Discard the rest of a stream. Otherwise Python would write it again at exit, and complain."""
+    """Discards the rest of a stream. Otherwise Python would write it again at exit, and
+    complain.
+    """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
 def quiet_libraries(verbose: bool) -> Iterator[None]:
-    """Print no warnings of libraries inside this context; with -v, one line for each. Warnings of
+    """Prints no warnings of libraries inside this context; with -v, one line for each. Warnings of
     onnxgrad are always printed.
     """
 

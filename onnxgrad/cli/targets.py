@@ -38,7 +38,7 @@ PAIRS = ("predict",)  # mappings of files to read to files to write
 
 
 def target_of(output: str, models: Iterable[str]) -> Path | None:
-    """Return the path that -o names, None for stdout. Raises InputError if the model cannot be
+    """Returns the path that -o names, None for stdout. Raises InputError if the model cannot be
     written there.
     """
     if output == STDIN:
@@ -54,12 +54,12 @@ def target_of(output: str, models: Iterable[str]) -> Path | None:
 
 
 def write_model(program: Program, target: Path | None, out: Output) -> None:
-    """Write a model to a file, or to stdout in one piece. Raises InputError."""
+    """Writes a model to a file, or to stdout in one piece. Raises InputError."""
     write_models([(program, target)], out)
 
 
 def write_models(made: Sequence[tuple[Program, Path | None]], out: Output) -> None:
-    """Write several models, all or none. Models for stdout are written in one piece, after the
+    """Writes several models, all or none. Models for stdout are written in one piece, after the
     files. Raises InputError.
     """
     files = {target: program for program, target in made if target is not None}
@@ -79,7 +79,7 @@ def write_models(made: Sequence[tuple[Program, Path | None]], out: Output) -> No
 
 
 def writer(target: Path | None, out: Output) -> Callable[[Program], bool]:
-    """Return the hook of a job that writes its result to `target`."""
+    """Returns the hook of a job that writes its result to `target`."""
 
     def write(program: Program) -> bool:
         write_model(program, target, out)
@@ -94,7 +94,7 @@ def check_reports(
     read: Iterable[str] = (),
     written: Iterable[tuple[str, str]] = (),
 ) -> None:
-    """Raise InputError, before long work, if the file of an option has no name or is used by the
+    """Raises InputError, before long work, if the file of an option has no name or is used by the
     command; for -o only the latter is checked. `read`: files that the command reads in addition to
     those of the arguments; `written`: other files that it writes, with descriptions.
     """
@@ -143,7 +143,7 @@ def _check_report(
 
 
 def files_read(args: argparse.Namespace) -> list[str]:
-    """Return every file that the arguments name for reading, whether or not it exists."""
+    """Returns every file that the arguments name for reading, whether or not it exists."""
     named = [file for name in PAIRS for file in _pairs(args, name)]
     for option in READ:
         value = getattr(args, option, None)
@@ -157,7 +157,7 @@ def files_read(args: argparse.Namespace) -> list[str]:
 
 
 def check_not_weights(target: Path | None, model: Path | bytes) -> None:
-    """Raise InputError if `model` reads its weights from `target`."""
+    """Raises InputError if `model` reads its weights from `target`."""
     if target is None or not target.exists() or isinstance(model, bytes):
         return
     external_data.check_not_weights(target, read_proto(model), model.parent)

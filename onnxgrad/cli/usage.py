@@ -53,12 +53,12 @@ class Command:
 
 
 def row(*names: str, title: str = "", either: str = "", **keywords: Any) -> Row:
-    """Return a row; `keywords` are those of `add_argument`."""
+    """Returns a row; `keywords` are those of `add_argument`."""
     return Row(names, keywords, title, either)
 
 
 def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Add the arguments of a command to its parser."""
+    """Adds the arguments of a command to its parser."""
     either: dict[str, argparse._MutuallyExclusiveGroup] = {}
     if command.options is not None:
         group_of(parser, vars(command.options).get("title", ""))  # the job's own group comes first
@@ -84,7 +84,7 @@ HTML = row("--html", metavar="FILE", help=_PAGE)
 
 
 def custom_ops(title: str) -> Row:
-    """Return the row of --custom-ops, for each command that runs models in onnxruntime."""
+    """Returns the row of --custom-ops, for each command that runs models in onnxruntime."""
     help = "a library of custom operators for onnxruntime; it runs with your rights"
     return row(
         "--custom-ops", title=title, action="append", default=[], metavar="LIB.so", help=help
@@ -446,5 +446,5 @@ COMMANDS: dict[str, Command] = {
 
 
 def module_of(command: str) -> str:
-    """Return the module of `cli.commands` that runs a command."""
+    """Returns the module of `cli.commands` that runs a command."""
     return COMMANDS[command].module or command.replace("-", "_")

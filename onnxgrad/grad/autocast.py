@@ -38,7 +38,7 @@ _ANY_DTYPE = frozenset({"Cast", "Shape", "Size", "If", "Loop", "Scan", "Constant
 
 
 def autocast(program: Program, dtype: Narrow) -> str:
-    """Compute the products of float32 values in the narrow dtype. Returns a note for the user."""
+    """Computes the products of float32 values in the narrow dtype. Returns a note for the user."""
     if dtype == "bfloat16" and program.opset < _OPSET:
         convert(program, _OPSET)
     found = [b for b in program.main.walk() if _is_product(b)]
@@ -69,7 +69,7 @@ def _is_product(b: Binding) -> bool:
 
 
 def widened(program: Program) -> Program:
-    """Return a program in which operators on bfloat16 and float16 compute in float32 and round
+    """Returns a program in which operators on bfloat16 and float16 compute in float32 and rounds
     their results. The same program if there are none.
     """
     if not any(_is_narrow(v) for block in program.blocks() for v in block.vars()):
@@ -82,7 +82,7 @@ def widened(program: Program) -> Program:
 
 
 def _widen(b: Binding) -> None:
-    """Let an operator compute in float32, and round each result."""
+    """Lets an operator compute in float32, and rounds each result."""
     block = b.block
     with emitting(block, sources=(b,), made_by="autocast"):
         operands = [

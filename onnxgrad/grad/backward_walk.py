@@ -37,10 +37,10 @@ class View(Protocol):
         """The forward value that each operand of a stand-in replaces."""
 
     def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
-        """Remember the mapping to which the walk adds the partials of each value."""
+        """Remembers the mapping to which the walk adds the partials of each value."""
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """Return the binding to read for `b`, at which the adjoints `g` have arrived."""
+        """Returns the binding to read for `b`, at which the adjoints `g` have arrived."""
 
 
 class AsKept:
@@ -49,10 +49,10 @@ class AsKept:
     originals: Mapping[Var, Var] = MappingProxyType({})
 
     def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
-        """Do nothing, because nothing waits for partials."""
+        """Does nothing, because nothing waits for partials."""
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """Return `b`."""
+        """Returns `b`."""
         return b
 
 
@@ -62,7 +62,7 @@ class Intact(AsKept):
     """
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """Return `b`, or for an operator that a rule replaces a copy that is not in the graph."""
+        """Returns `b`, or for an operator that a rule replaces a copy that is not in the graph."""
         replaced = b.op in ("Conv", "GRU", "LSTM", "RNN") and not b.domain
         return Binding(b.node, b.block, list(b.inputs), b.outputs) if replaced else b
 
@@ -73,7 +73,7 @@ _AS_KEPT = AsKept()
 def backward(
     block: BindingBlock, seeds: Mapping[Var, Any], wanted: Sequence[Var], *, view: View = _AS_KEPT
 ) -> dict[Var, Any]:
-    """Return the adjoints of `wanted`, except for values on which no seed depends.
+    """Returns the adjoints of `wanted`, except for values on which no seed depends.
 
     seeds: the given adjoints by value. wanted: may contain values of enclosing blocks. Raises
     InputError for an operator without a rule and for a rule that returns an impossible partial.
@@ -134,7 +134,7 @@ def _partials(
     originals: Mapping[Var, Var],
     guard: Guard | None,
 ) -> list[tuple[Var, Any]]:
-    """Return (value, partial) for each operand slot that needs a partial. The rule reads operands
+    """Returns (value, partial) for each operand slot that needs a partial. The rule reads operands
     and outputs of the binding `read`.
     """
     if rule.kind == "vjp_blocks":

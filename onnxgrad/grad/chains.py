@@ -36,7 +36,7 @@ _CHAINS: dict[tuple[str, str], list[Chain]] = {}
 
 
 def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
-    """Register the decorated formula. Its docstring states the function of the chain."""
+    """Registers the decorated formula. Its docstring states the function of the chain."""
 
     def register(formula: Formula) -> Formula:
         for head in sorted(pattern.heads or ()):
@@ -49,8 +49,8 @@ def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
 def closed(
     root: Binding, g: Var | None, needed: Collection[Var], wanted: Collection[Var]
 ) -> list[tuple[Var, Var]]:
-    """Return the operands of the chain that ends at `root`, each with its partial; an empty list if
-    no chain ends there, or if the adjoint of another value in it is needed.
+    """Returns the operands of the chain that ends at `root`, each with its partial; an empty list
+    if no chain ends there, or if the adjoint of another value in it is needed.
 
     needed: the values on paths between the targets and those whose adjoints are `wanted`.
     """
@@ -75,7 +75,7 @@ def closed(
 
 
 def _around(root: Binding, ends: Collection[Var]) -> tuple[list[Var], list[Var]]:
-    """Return the values between `ends` and the result of `root`, and their other operands: the
+    """Returns the values between `ends` and the result of `root`, and their other operands: the
     numbers of the chain, and values that another block defines.
     """
     between: dict[Var, None] = {}

@@ -34,7 +34,7 @@ class Coverage:
 
 
 def coverage() -> Iterator[Coverage]:
-    """Yield every current operator of the default domain by name, then every other operator that
+    """Yields every current operator of the default domain by name, then every other operator that
     has a rule.
     """
     newest = {s.name: s for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}
@@ -71,7 +71,7 @@ def _takes_floats(schema: onnx.defs.OpSchema, formal: object) -> bool:
 
 
 def page() -> str:
-    """Return the table as Markdown, as `OPERATORS.md` has it."""
+    """Returns the table as Markdown, as `OPERATORS.md` has it."""
     rows = list(coverage())
     counts = {
         kind: sum(r.kind == kind for r in rows)

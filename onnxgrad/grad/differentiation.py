@@ -63,7 +63,7 @@ class Gradient:
 def differentiate(
     program: Program, wrt: Wrt = None, target: Target = None, **options: Any
 ) -> Gradient:
-    """Form the gradient of a Program, which is changed, or replaced if its opset has to be raised.
+    """Forms the gradient of a Program, which is changed, or replaced if its opset has to be raised.
 
     options: the other fields of `GradientRequest`.
     """
@@ -75,7 +75,7 @@ def differentiate(
 
 
 def fitting(program: Program, request: GradientRequest) -> tuple[Choice, Gradient]:
-    """Return a choice of recomputed segments and its gradient, which recomputes the least among
+    """Returns a choice of recomputed segments and its gradient, which recomputes the least among
     those whose run takes no more bytes than the budget. For "auto", the bytes are those of the
     least found and a tenth of them. Raises InputError, which names the least, if none fits.
     """
@@ -116,7 +116,7 @@ def _differentiated(program: Program, request: GradientRequest) -> Gradient:
 
 
 def _walk(task: Prepared) -> Gradient:
-    """Act two: walk from the targets' adjoints back to the requested ones and return those."""
+    """Acts two: walks from the targets' adjoints back to the requested ones and returns those."""
     request, block = task.request, task.block
     notes = list(task.notes)
     with emitting(block, share=True, made_by="gradient"):
@@ -170,7 +170,7 @@ def _seed(target: Var, adjoint: Adjoint, name: str) -> Var:
 def _return(
     block: BindingBlock, value: Var, adjoint: Var | None, name: str, forward: Collection[Binding]
 ) -> str:
-    """Make the adjoint an output named `name`, or similar if that is taken. An Identity is added
+    """Makes the adjoint an output named `name`, or similar if that is taken. An Identity is added
     only if the adjoint cannot have that name itself.
     """
     if adjoint is None:
@@ -187,5 +187,5 @@ def _return(
 
 
 def renamed(value: str, output: str, names: str) -> str:
-    """Return the note for an adjoint whose name is taken."""
+    """Returns the note for an adjoint whose name is taken."""
     return f"'{names.format(value)}' is taken: the gradient of '{value}' is '{output}'"

@@ -34,8 +34,8 @@ from onnxgrad.rewrite.worklist import apply_rules
 
 
 def finish(task: Prepared) -> None:
-    """Restore the forward part, except for operators that rules replaced there (LSTM and GRU), and
-    simplify the backward part.
+    """Restores the forward part, except for operators that rules replaced there (LSTM and GRU), and
+    simplifies the backward part.
 
     Internal operators and anchors are removed first, because rewrite rules do not match through
     them. The order of the sinks comes last, because every other step moves bindings.
@@ -63,7 +63,7 @@ _STANDING_FOR = {STOPPED: 0, SHADOWED: 1, STRAIGHT_THROUGH: 3}
 
 
 def _lift_internal(program: Program) -> None:
-    """Remove internal operators, in recomputed copies and nested blocks too."""
+    """Removes internal operators, in recomputed copies and nested blocks too."""
     for name, place in _STANDING_FOR.items():
         for b in [b for b in program.main.walk() if (b.domain, b.op) == (INTERNAL, name)]:
             value = b.inputs[place]
@@ -73,7 +73,7 @@ def _lift_internal(program: Program) -> None:
 
 
 def sinks_last(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Put emitted bindings that nothing reads at the end, the shallowest, which can run earliest,
+    """Puts emitted bindings that nothing reads at the end, the shallowest, which can run earliest,
     last of all. This saves memory in a run.
 
     onnxruntime walks depth-first from the graph's sinks, the last one first, and runs the bindings
@@ -144,7 +144,7 @@ def simplify(
     forward: Collection[Binding],
     trace: Trace | None = None,
 ) -> None:
-    """Simplify the bindings that the backward walk added, in place. Those in `forward` stay.
+    """Simplifies the bindings that the backward walk added, in place. Those in `forward` stay.
 
     variables: the requested initializers, which are never folded because their values will be
     replaced.
@@ -161,7 +161,7 @@ def simplify(
 
 
 def _fold_constants(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Evaluate bindings that depend only on small constants and known sizes."""
+    """Evaluates bindings that depend only on small constants and known sizes."""
     block.schedule()
     with emitting(block, share=True):
         for b in [b for b in block.bindings if b not in forward and len(b.outputs) == 1]:
@@ -177,7 +177,7 @@ _WIDE, _TIMES_AS_WIDE = 512, 2
 
 
 def transpose_once(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Replace Gemm(a, b, transA=1), a weight's gradient, by a product with a transposed operand.
+    """Replaces Gemm(a, b, transA=1), a weight's gradient, by a product with a transposed operand.
 
     onnxruntime's transA transposes `a` again for every 128 columns of b. If the products that read
     `a` are together at least twice as wide as `a`, they take 0.8 to 0.95 of the time this way
@@ -213,7 +213,7 @@ def _is_transposed_product(b: Binding) -> bool:
 
 
 def _before_joining(a: Var) -> Var | None:
-    """Return x (..., K) of more than two axes of which `a` is the Reshape to (rows, K)."""
+    """Returns x (..., K) of more than two axes of which `a` is the Reshape to (rows, K)."""
     x = a.definition.inputs[0] if a.definition is not None and a.definition.is_op("Reshape") else a
     if x is None or x.shape is None or a.shape is None or len(x.shape) <= 2:
         return None
@@ -221,14 +221,14 @@ def _before_joining(a: Var) -> Var | None:
 
 
 def drop_constants(block: BindingBlock, kept: Collection[str]) -> None:
-    """Remove the initializers that nothing reads, except those of the model (`kept`)."""
+    """Removes the initializers that nothing reads, except those of the model (`kept`)."""
     for v in [v for v in block.initializers.values() if not v.use_count and v.name not in kept]:
         block.remove_initializer(v)
 
 
 @contextmanager
 def variable(values: Iterable[Var]) -> Iterator[None]:
-    """Treat initializers among `values` as variable, not constant, within this context."""
+    """Treats initializers among `values` as variable, not constant, within this context."""
     weights = [v for v in values if v.initializer is not None]
     for v in weights:
         v.variable = True

@@ -44,7 +44,7 @@ class Parameter:
 
 @functools.cache
 def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
-    """Return the parameters of formula `index` of a rule, from its signature.
+    """Returns the parameters of formula `index` of a rule, from its signature.
 
     Raises InputError for a parameter that is not an attribute or input of the operator.
     """
@@ -81,7 +81,7 @@ def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
 
 
 def formal_names(domain: str, op: str) -> tuple[list[str] | None, frozenset[str], bool]:
-    """Return the input names of the newest schema (None without a schema), the attribute names
+    """Returns the input names of the newest schema (None without a schema), the attribute names
     since opset 18, and whether the operator is variadic.
     """
     versions = [_ANY_VERSION] if domain else [onnx.defs.onnx_opset_version(), 18]
@@ -119,7 +119,7 @@ class Results:
 
 
 def complete_result(binding: Binding, index: int) -> Var:
-    """Add an omitted optional output, with its type, to a forward binding, so that the backward
+    """Adds an omitted optional output, with its type, to a forward binding, so that the backward
     part can read it.
     """
     present = next(v for v in binding.outputs if v is not None)
@@ -140,7 +140,7 @@ def complete_result(binding: Binding, index: int) -> Var:
 def partials(
     rule: GradientRule, binding: Binding, g: Sequence[Var | None], wanted: Sequence[bool]
 ) -> list[Any]:
-    """Return one partial, or None, per input of `binding`. `g` has one adjoint per output, None if
+    """Returns one partial, or None, per input of `binding`. `g` has one adjoint per output, None if
     none arrived.
 
     Raises InputError naming the rule if it returns a wrong number of partials or reads an attribute
@@ -183,7 +183,7 @@ def partials(
 
 
 def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
-    """Emit the body of a call. Returns one value per output, None for an omitted output.
+    """Emits the body of a call. Returns one value per output, None for an omitted output.
 
     Raises InputError if the rule does not compute an output that the call has.
     """
@@ -216,8 +216,8 @@ def _arguments(
 
 
 def _operand(binding: Binding, p: Parameter) -> Any:
-    """Return an operand by position. One that holds a shape or axes may be an attribute instead; if
-    it is constant, it is a tuple of ints.
+    """Returns an operand by position. One that holds a shape or axes may be an attribute instead;
+    if it is constant, it is a tuple of ints.
     """
     value, shape_like = binding.operand(p.index), p.name in SHAPE_LIKE
     if value is None:

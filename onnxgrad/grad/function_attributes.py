@@ -43,7 +43,7 @@ _LEAST = 2
 
 
 def bind(graph: GraphProto, values: Values) -> None:
-    """Replace references to attributes by values, and remove references without a value."""
+    """Replaces references to attributes by values, and removes references without a value."""
     for node in every_node(graph.node):
         if not any(a.ref_attr_name for a in node.attribute):
             continue
@@ -59,8 +59,8 @@ def bind(graph: GraphProto, values: Values) -> None:
 
 
 def probes(values: Values) -> list[Values]:
-    """Return sets of other values for all attributes. Raises InputError for attributes that are not
-    numbers.
+    """Returns sets of other values for all attributes. Raises InputError for attributes that are
+    not numbers.
     """
     for a in values.values():
         if a.type not in _KINDS:
@@ -94,7 +94,7 @@ def _moved(a: AttributeProto, step: int, factor: float, index: int) -> Attribute
 def refer_to_attributes(
     function: FunctionProto, values: Values, others: Sequence[tuple[Values, FunctionProto]]
 ) -> None:
-    """Let `function`, built for `values`, refer to attributes wherever the functions built for
+    """Lets `function`, built for `values`, refer to attributes wherever the functions built for
     other values contain those. Raises InputError if they differ in anything else.
     """
     if len(others) < _LEAST or any(len(f.node) != len(function.node) for _, f in others):
@@ -114,7 +114,7 @@ def _depends(values: Values) -> InputError:
 
 
 def _referring(node: NodeProto, forms: list[tuple[Values, NodeProto]]) -> list[NodeProto]:
-    """Return the node with references to attributes; several nodes if a constant refers to one."""
+    """Returns the node with references to attributes; several nodes if a constant refers to one."""
     values = forms[0][0]
     if any(_bare(n) != _bare(node) for _, n in forms):
         raise _depends(values)
@@ -145,7 +145,9 @@ def _is(place: AttributeProto, value: AttributeProto) -> bool:
 
 
 def _constant(node: NodeProto, forms: list[tuple[Values, NodeProto]]) -> list[NodeProto]:
-    """Return nodes that compute a constant from an attribute, in the constant's dtype and shape."""
+    """Returns nodes that compute a constant from an attribute, in the constant's dtype and
+    shape.
+    """
     values = forms[0][0]
     arrays = [(v, numpy_helper.to_array(n.attribute[0].t)) for v, n in forms]
     first = arrays[0][1]

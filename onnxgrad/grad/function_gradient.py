@@ -22,7 +22,7 @@ from onnxgrad.passes.remove_unused import names_function
 
 
 def add_function_gradient(program: Program, name: str) -> FunctionKey:
-    """Add the gradient of a function to a program of opset 18 or above. Returns the key of the new
+    """Adds the gradient of a function to a program of opset 18 or above. Returns the key of the new
     function.
     """
     key = _find(program, name)
@@ -51,7 +51,7 @@ def add_function_gradient(program: Program, name: str) -> FunctionKey:
 def _tried(
     program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> FunctionProto | None:
-    """Return the gradient for other values of the attributes, None if these are not valid."""
+    """Returns the gradient for other values of the attributes, None if these are not valid."""
     try:
         return _gradient_at(program, key, types, values)
     except OnnxgradError:
@@ -61,7 +61,7 @@ def _tried(
 def _gradient_at(
     program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> FunctionProto:
-    """Return the gradient of a function for these values of its attributes, as a function without
+    """Returns the gradient of a function for these values of its attributes, as a function without
     attributes.
     """
     domain, own, overload = key
@@ -94,7 +94,7 @@ def _gradient_at(
 
 
 def check_function(program: Program, name: str, **options: Any) -> GradientReport:
-    """Run `check_gradient` on the function, with the sizes of its first call. Raises the errors of
+    """Runs `check_gradient` on the function, with the sizes of its first call. Raises the errors of
     `function_gradient`.
     """
     key = _find(program, name)
@@ -106,7 +106,7 @@ def check_function(program: Program, name: str, **options: Any) -> GradientRepor
 def request(
     program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> tuple[list[str], list[str]]:
-    """Return the names of all floating-point operands and results. Raises InputError if there are
+    """Returns the names of all floating-point operands and results. Raises InputError if there are
     none.
     """
     model = load(as_model(program, key, types, values))
@@ -122,7 +122,7 @@ def request(
 def as_model(
     program: Program, key: FunctionKey, types: list[Type | None], values: Values
 ) -> ModelProto:
-    """Return a model whose main graph is the function's body, for these types of its operands and
+    """Returns a model whose main graph is the function's body, for these types of its operands and
     these values of its attributes.
     """
     body = program.functions[key].proto
@@ -156,7 +156,7 @@ def _find(program: Program, name: str) -> FunctionKey:
 
 
 def values_of_calls(program: Program, key: FunctionKey) -> list[Values]:
-    """Return the attributes of all calls in the main graph, completed by the function's defaults,
+    """Returns the attributes of all calls in the main graph, completed by the function's defaults,
     each combination once.
     """
     body = program.functions[key].proto
@@ -199,7 +199,7 @@ def _operands(b: Binding, count: int) -> list[Type | None]:
 
 
 def _open(type_: Type) -> Type:
-    """Return the type with open sizes, because the function serves all its calls."""
+    """Returns the type with open sizes, because the function serves all its calls."""
     if isinstance(type_, TensorType) and type_.shape is not None:
         return TensorType(type_.dtype, (None,) * len(type_.shape))
     if isinstance(type_, SequenceType) and type_.elem is not None:

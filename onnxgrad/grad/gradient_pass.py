@@ -42,7 +42,7 @@ class GradientPass(Pass):
     names: str = "{}_grad"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Differentiate, but only once if the pipeline repeats its passes. Raises InputError as
+        """Differentiates, but only once if the pipeline repeats its passes. Raises InputError as
         `gradient` does.
         """
         where = f"{self.target or 'the output'} by {self.wrt or 'every input'}"
@@ -57,7 +57,7 @@ class GradientPass(Pass):
         trace.fired(_RULE, where)
 
     def stated(self, model: ModelLike, trace: Trace, provider: str) -> Any:
-        """Return the reference model for verification: the model with its gradient as the backward
+        """Returns the reference model for verification: the model with its gradient as the backward
         walk forms it, not simplified.
 
         Raises NotProved if the gradient does not agree with differences.

@@ -53,7 +53,7 @@ class _Sizes:
 
 
 def learn_types(block: BindingBlock, *, but: Collection[Binding] = ()) -> None:
-    """Type the results of operators that have a body or a kernel but no schema in onnx, and the
+    """Types the results of operators that have a body or a kernel but no schema in onnx, and the
     values computed from them. The bindings in `but` are left out.
     """
     learnable = {
@@ -67,8 +67,8 @@ def learn_types(block: BindingBlock, *, but: Collection[Binding] = ()) -> None:
 
 
 def share_dtypes(block: BindingBlock) -> None:
-    """Give an operand of unknown type the dtype of another operand with the same type variable; for
-    example, both operands of a MatMul share one.
+    """Gives an operand of unknown type the dtype of another operand with the same type variable;
+    for example, both operands of a MatMul share one.
     """
     found = False
     for b in block.walk():
@@ -94,7 +94,7 @@ def _is_foreign(b: Binding) -> bool:
 
 
 def _in_order(block: BindingBlock, learnable: Collection[Binding]) -> None:
-    """Type all results of unknown type, from the first binding to the last."""
+    """Types all results of unknown type, from the first binding to the last."""
     block.schedule()
     for b in list(block.bindings):
         if b in learnable:
@@ -139,14 +139,14 @@ def _from_a_kernel(b: Binding) -> None:
 
 
 def _shape(one: Sequence[int], other: Sequence[int], sizes: Sequence[_Sizes]) -> Shape:
-    """Return the shape: a size that is the same in both runs, or a symbol's in both, is known."""
+    """Returns the shape: a size that is the same in both runs, or a symbol's in both, is known."""
     first, second = sizes
     named = [(first.symbol(a), second.symbol(b)) for a, b in zip(one, other)]
     return tuple(a if a == b else s if s == t else None for a, b, (s, t) in zip(one, other, named))
 
 
 def _run(b: Binding, sizes: _Sizes) -> list[Any]:
-    """Return the results of the kernel on example operands; an empty list if an operand's type is
+    """Returns the results of the kernel on example operands; an empty list if an operand's type is
     not known, or if the kernel does not accept the examples.
     """
     operands = [None if v is None else _example(v, sizes) for v in b.inputs]

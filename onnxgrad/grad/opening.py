@@ -45,7 +45,7 @@ def open_calls(
     sources: Collection[Var],
     others: Collection[Var] = (),
 ) -> list[Binding]:
-    """Open every call between `sources` and `targets` that has a body and no rule, and the calls
+    """Opens every call between `sources` and `targets` that has a body and no rule, and the calls
     inside of these.
 
     Calls before a source of unknown shape are opened as well, because its adjoint needs a type. If
@@ -81,7 +81,7 @@ def open_calls(
 
 
 def correct_types(anchors: Iterable[Binding]) -> None:
-    """Give anchors the type of the value that they read if the declared type contradicts it."""
+    """Gives anchors the type of the value that they read if the declared type contradicts it."""
     for identity in anchors:
         source, out = identity.inputs[0], identity.out
         if source is not None and contradict(source.type, out.type):
@@ -98,7 +98,7 @@ def has_body(binding: Binding) -> bool:
 
 
 def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
-    """Raise InputError if `block` would exceed MAX_BINDINGS with these calls, and the calls inside
+    """Raises InputError if `block` would exceed MAX_BINDINGS with these calls, and the calls inside
     of them, opened.
     """
     program = block.program
@@ -123,7 +123,7 @@ def refuse_bomb(block: BindingBlock, calls: Sequence[Binding]) -> None:
 
 
 def open_call(binding: Binding) -> None:
-    """Replace the call by its body's bindings, within its block.
+    """Replaces the call by its body's bindings, within its block.
 
     Raises InputError for a recursive function, for a function of another opset whose operators have
     changed, and if the graph would exceed MAX_BINDINGS.
@@ -157,7 +157,7 @@ def open_call(binding: Binding) -> None:
 
 
 def _open_registered(rule: GradientRule, binding: Binding) -> None:
-    """Replace the call by the bindings that a `body` rule emits."""
+    """Replaces the call by the bindings that a `body` rule emits."""
     block = binding.block
     if any(v is not None and v.type is None for v in binding.inputs):
         # onnx cannot type the operator before this one, but its opened body may have types
@@ -176,7 +176,7 @@ def _open_registered(rule: GradientRule, binding: Binding) -> None:
 
 
 def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:
-    """Raise InputError if the function reaches itself through calls."""
+    """Raises InputError if the function reaches itself through calls."""
     functions = binding.block.program.functions
     work, seen = [start], set[FunctionKey]()
     while work:

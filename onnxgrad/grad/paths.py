@@ -25,7 +25,7 @@ def has_gradient(type_: Type | None) -> bool:
 
 
 def edges(binding: Binding) -> list[Var]:
-    """Return the operands and captures of the binding that can receive a partial from it."""
+    """Returns the operands and captures of the binding that can receive a partial from it."""
     rule = rule_of(binding)
     if rule is not None and rule.kind == "zero":
         return []
@@ -43,12 +43,12 @@ Paths: TypeAlias = Mapping[Binding, Sequence[Var]]
 
 
 def paths_of(block: BindingBlock) -> Paths:
-    """Return the `edges` of every binding of a block. They are valid until the block changes."""
+    """Returns the `edges` of every binding of a block. They are valid until the block changes."""
     return {b: edges(b) for b in block.bindings}
 
 
 def influenced(block: BindingBlock, sources: Iterable[Var], paths: Paths | None = None) -> set[Var]:
-    """Return `sources`, and the values that depend differentiably on them."""
+    """Returns `sources`, and the values that depend differentiably on them."""
     block.schedule()
     paths = paths_of(block) if paths is None else paths
     found = set(sources)
@@ -59,7 +59,7 @@ def influenced(block: BindingBlock, sources: Iterable[Var], paths: Paths | None 
 
 
 def reaching(block: BindingBlock, targets: Iterable[Var], paths: Paths | None = None) -> set[Var]:
-    """Return `targets`, and the values on which they depend differentiably."""
+    """Returns `targets`, and the values on which they depend differentiably."""
     block.schedule()
     found: set[Var | None] = set(targets)
     for b in reversed(block.bindings):

@@ -81,7 +81,7 @@ class GradientRequest(metaclass=Declared):
 
 
 def check_names(names: str, count: int = 1) -> None:
-    """Raise InputError for a pattern without a place for each name."""
+    """Raises InputError for a pattern without a place for each name."""
     if names.count("{}") != count:
         places = "once, for the value's name" if count == 1 else "twice, for target and value"
         raise InputError(f"names must hold {{}} {places}; it is {names!r}")
@@ -121,7 +121,7 @@ class Prepared:
 
 
 def prepare(program: Program, request: GradientRequest) -> Prepared:
-    """Change `program` until it can be walked back; a new program replaces it if the opset has to
+    """Changes `program` until it can be walked back; a new program replaces it if the opset has to
     be raised.
 
     Raises InputError for a request that does not fit the program.
@@ -197,7 +197,7 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
 
 
 def _fitting(targets: Sequence[Var], notes: list[str]) -> Adjoint:
-    """Return the kind of adjoint for these targets: an input if one has several elements."""
+    """Returns the kind of adjoint for these targets: an input if one has several elements."""
     several = next((v for v in targets if v.shape != ()), None)
     if several is None:
         return "ones"
@@ -215,7 +215,7 @@ def _view(
     requested: Sequence[Var],
     file_marks: FileMarks | None,
 ) -> View:
-    """Return the view for the backward walk: of forward bindings, or with checkpointing of
+    """Returns the view for the backward walk: of forward bindings, or with checkpointing of
     recomputed ones.
 
     The marks in the file apply if the request has none.

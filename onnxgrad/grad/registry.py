@@ -122,7 +122,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def _registration(keywords: type[Declaration]) -> Callable[[F], F]:
-    """Show the keywords in the signature of `f(..., **options)`, and refuse others."""
+    """Shows the keywords in the signature of `f(..., **options)`, and refuses others."""
 
     def shown(function: F) -> F:
         given = list(inspect.signature(function).parameters.values())[:-1]
@@ -138,7 +138,7 @@ def _registration(keywords: type[Declaration]) -> Callable[[F], F]:
 
 @_registration(Convention)
 def vjp(name: str, *formulas: Formula | None, **options: Unpack[Convention]) -> None:
-    """Register one formula per operand, in the schema's order. None, or leaving out the last ones,
+    """Registers one formula per operand, in the schema's order. None, or leaving out the last ones,
     means no gradient.
 
     `name` is "Op" or "my.domain::Op". `notes` states the convention at kinks. `fill`: outputs
@@ -165,7 +165,7 @@ def vjp(name: str, *formulas: Formula | None, **options: Unpack[Convention]) -> 
 
 @_registration(Convention)
 def vjp_all(name: str, formula: Formula, **options: Unpack[Convention]) -> None:
-    """Register one function `f(g, y, xs, attributes by name ...)` that returns a list with one
+    """Registers one function `f(g, y, xs, attributes by name ...)` that returns a list with one
     partial per input.
 
     >>> from onnxgrad import kernel, vjp_all
@@ -181,7 +181,7 @@ def vjp_all(name: str, formula: Formula, **options: Unpack[Convention]) -> None:
 
 @_registration(Declaration)
 def vjp_blocks(name: str, formula: Formula, **options: Unpack[Declaration]) -> None:
-    """Register a rule for an operator with nested blocks: `f(binding, g, wanted) -> {value read:
+    """Registers a rule for an operator with nested blocks: `f(binding, g, wanted) -> {value read:
     its partial}`.
 
     `g` has one entry per output (None: absent). `wanted` are the operands and captures that need
@@ -192,7 +192,7 @@ def vjp_blocks(name: str, formula: Formula, **options: Unpack[Declaration]) -> N
 
 @_registration(Declaration)
 def body(name: str, builder: Formula, **options: Unpack[Declaration]) -> None:
-    """Register what an operator computes in terms of others: `builder(operands ..., *, attributes
+    """Registers what an operator computes in terms of others: `builder(operands ..., *, attributes
     ...)` emits it.
 
     Positional parameters are operands (None if omitted), keyword-only ones attributes, `binding` is
@@ -213,7 +213,7 @@ def body(name: str, builder: Formula, **options: Unpack[Declaration]) -> None:
 
 @known_keywords
 def zero(*names: str, notes: str = "") -> None:
-    """Declare operators whose derivative is zero almost everywhere, or that have no float input.
+    """Declares operators whose derivative is zero almost everywhere, or that have no float input.
 
     >>> onnxgrad.zero("my.domain::Bucket", "my.domain::Rank")
     """
@@ -224,7 +224,7 @@ def zero(*names: str, notes: str = "") -> None:
 def _register(
     kind: Kind, name: str, formulas: Sequence[Formula | None], options: Mapping[str, Any]
 ) -> None:
-    """Put a rule into the table.
+    """Puts a rule into the table.
 
     Raises InputError for an operator that has a rule, and for one that its domain lacks.
     """
@@ -249,22 +249,22 @@ def _register(
 
 
 def rule_of(binding: Binding) -> GradientRule | None:
-    """Return the rule for the binding's domain and operator, or None."""
+    """Returns the rule for the binding's domain and operator, or None."""
     return RULES.get((binding.domain, binding.op))
 
 
 def find(name: str) -> GradientRule | None:
-    """Return the rule registered under "Op" or "domain::Op", or None."""
+    """Returns the rule registered under "Op" or "domain::Op", or None."""
     return RULES.get(domains.split_name(name))
 
 
 def rules() -> Iterator[GradientRule]:
-    """Yield every rule in order of domain and operator."""
+    """Yields every rule in order of domain and operator."""
     yield from (RULES[key] for key in sorted(RULES))
 
 
 def legalize_first() -> str:
-    """Return the advice for an operator that computes with integers."""
+    """Returns the advice for an operator that computes with integers."""
     first = option(
         "run `onnxgrad optimize MODEL --passes legalize -o OUT` first, then differentiate OUT with "
         "--ste",
@@ -274,7 +274,7 @@ def legalize_first() -> str:
 
 
 def missing(binding: Binding) -> InputError:
-    """Return the error for a binding without a rule between a requested value and the target."""
+    """Returns the error for a binding without a rule between a requested value and the target."""
     name = domains.full_name(binding.domain, binding.op)
     operands = ", ".join(f"x{i}" for i in range(len(binding.inputs)))
     reason = legalize_first() if (binding.domain, binding.op) in LAWS else ""
@@ -299,7 +299,7 @@ def missing(binding: Binding) -> InputError:
 
 @contextmanager
 def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
-    """Add the rule and the binding to errors that a rule raises, such as mismatching types.
+    """Adds the rule and the binding to errors that a rule raises, such as mismatching types.
 
     Raises InputError for an operator without a schema, because its operands may be the cause, and
     InternalError for any other operator, unless the model turns out to be invalid.
@@ -326,7 +326,7 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
 
 
 def _untyped(binding: Binding) -> str:
-    """Return a text that names a missing type behind an operator that onnx does not know, and a
+    """Returns a text that names a missing type behind an operator that onnx does not know, and a
     remedy; empty if no type is missing.
     """
     for v in (*binding.inputs, *binding.outputs):

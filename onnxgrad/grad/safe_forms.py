@@ -39,7 +39,7 @@ class Used:
     branches: dict[str, None] = field(default_factory=dict)
 
     def notes(self) -> list[str]:
-        """Return the note for a report; an empty list if no safe form was used."""
+        """Returns the note for a report; an empty list if no safe form was used."""
         said = [
             f"{what} {first_of([repr(name) for name in names], 3)}"
             for what, names in (("the root of squares", self.roots), ("a branch of", self.branches))
@@ -54,7 +54,7 @@ _USED: ContextVar[Used | None] = ContextVar("safe forms", default=None)
 
 @contextmanager
 def safe_forms(wanted: bool) -> Iterator[Used]:
-    """Let backward walks use safe forms within this context, if `wanted`. Yields those used."""
+    """Lets backward walks use safe forms within this context, if `wanted`. Yields those used."""
     used = Used()
     token = _USED.set(used if wanted else None)
     try:
@@ -64,7 +64,7 @@ def safe_forms(wanted: bool) -> Iterator[Used]:
 
 
 def guards_of(block: BindingBlock) -> Mapping[Binding, Guard]:
-    """Return the guards for partials, by the bindings of a block."""
+    """Returns the guards for partials, by the bindings of a block."""
     used, guards = _USED.get(), dict[Binding, Guard]()
     if used is None:
         return guards
@@ -107,7 +107,7 @@ def _selected(where: Binding, place: int, used: Used) -> Guard:
 
 
 def _passed(bounding: Binding, used: Used) -> Guard:
-    """Return the guard for an operand of a Max, Min or Clip: the partial passes if the operand is
+    """Returns the guard for an operand of a Max, Min or Clip: the partial passes if the operand is
     the result.
     """
 
@@ -146,7 +146,7 @@ def _is_root(b: Binding) -> bool:
 
 
 def _exponent(b: Binding) -> float:
-    """Return the exponent of a Pow if it is one number, else 0."""
+    """Returns the exponent of a Pow if it is one number, else 0."""
     value = None if b.inputs[1] is None else b.inputs[1].const
     return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else 0.0
 
@@ -223,7 +223,7 @@ def _is_steep(b: Binding) -> bool:
 
 
 def _alone(v: Var | None, reader: Binding) -> Binding | None:
-    """Return the operator that computes `v`, if only `reader` passes an adjoint to `v` and both
+    """Returns the operator that computes `v`, if only `reader` passes an adjoint to `v` and both
     results have one shape; else None.
     """
     b = None if v is None else v.definition
@@ -241,7 +241,7 @@ def _alone(v: Var | None, reader: Binding) -> Binding | None:
 
 
 def _branch(where: Binding, place: int) -> list[Binding]:
-    """Return the operators that only compute this operand of a Where and lie between it and the
+    """Returns the operators that only compute this operand of a Where and lie between it and the
     first steep operators, these included.
     """
     found: list[Binding] = []

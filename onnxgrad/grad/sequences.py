@@ -22,7 +22,7 @@ from onnxgrad.laws.sums import add_up
 
 
 def element_type(sequence: Var) -> TensorType:
-    """Return the type of a sequence's elements, as far as it is known."""
+    """Returns the type of a sequence's elements, as far as it is known."""
     kind = sequence.type
     elem = kind.elem if isinstance(kind, SequenceType) else None
     return elem if isinstance(elem, TensorType) else TensorType(0, None)
@@ -36,14 +36,14 @@ def is_float(v: Var) -> bool:
 
 @contextmanager
 def nested(name: str) -> Iterator[BindingBlock]:
-    """Emit into a new nested block in this context, with the provenance of the outer block."""
+    """Emits into a new nested block in this context, with the provenance of the outer block."""
     at, block = emitter(), nested_block(name)
     with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
         yield block
 
 
 def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Type) -> Var:
-    """Emit a SequenceMap, which applies `function` to the elements of the sequences at each
+    """Emits a SequenceMap, which applies `function` to the elements of the sequences at each
     position.
     """
     with nested(name) as block:
@@ -59,17 +59,17 @@ def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Typ
 
 
 def zero_sequence(like: Var) -> Var:
-    """Emit a sequence of zeros, each with the shape of the element of `like` at its position."""
+    """Emits a sequence of zeros, each with the shape of the element of `like` at its position."""
     return map_elements("zeros", [like], zeros_like, element_type(like))
 
 
 def zeros_of(v: Var) -> Var:
-    """Emit zeros of the type of `v`, element by element for a sequence."""
+    """Emits zeros of the type of `v`, element by element for a sequence."""
     return zero_sequence(v) if isinstance(v.type, SequenceType) else zeros_like(v)
 
 
 def lengths(sequence: Var, axis: int) -> Var:
-    """Emit the int64 vector of the elements' sizes along `axis`."""
+    """Emits the int64 vector of the elements' sizes along `axis`."""
 
     end = axis + 1 if axis != -1 else None
     sizes = map_elements(
@@ -82,7 +82,7 @@ def lengths(sequence: Var, axis: int) -> Var:
 
 
 def position(index: Var | None, length: Var) -> Var:
-    """Emit the position, counted from the front; the end if `index` is None."""
+    """Emits the position, counted from the front; the end if `index` is None."""
     if index is None:
         return length
     index = op.Cast(index, to=TensorProto.INT64)
@@ -90,7 +90,7 @@ def position(index: Var | None, length: Var) -> Var:
 
 
 def add_up_sequences(contributions: Sequence[Any]) -> Any:
-    """Emit the sum of the partials of one sequence or optional, element by element."""
+    """Emits the sum of the partials of one sequence or optional, element by element."""
 
     def add(total: Var, other: Var) -> Var:
         if not isinstance(total.type, SequenceType):

@@ -29,7 +29,7 @@ zero(f"{INTERNAL}::{STOPPED}", notes="a value at which gradients stop")
 
 
 def find_stops(block: BindingBlock, stop: Stop, values: Mapping[str, Var]) -> list[Var]:
-    """Return the computed floating-point values that match the names and globs of `stop`.
+    """Returns the computed floating-point values that match the names and globs of `stop`.
 
     Raises InputError for an unknown name, a glob without a match, an input or weight, and a value
     that a nested graph returns.
@@ -80,7 +80,7 @@ def _named(
 
 
 def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
-    """Let readers of the values read a Stopped of each. Returns the Stopped by value."""
+    """Lets readers of the values read a Stopped of each. Returns the Stopped by value."""
     found = {}
     for v in stops:
         readers = list(v.users)
@@ -97,7 +97,7 @@ def stop_at(block: BindingBlock, stops: Iterable[Var]) -> dict[Var, Var]:
 
 
 def cut_off(block: BindingBlock, zeros: Mapping[str, Var], stops: Sequence[Var]) -> list[str]:
-    """Return the note on requested values that gradients do not reach because of the stops."""
+    """Returns the note on requested values that gradients do not reach because of the stops."""
     before = reaching(block, stops) if zeros and stops else set()
     names = [name for name, v in zeros.items() if v in before]
     if not names:

@@ -43,7 +43,7 @@ _BOUNDS: dict[int, tuple[int, int]] = {
 
 
 def open_rounding(program: Program) -> tuple[list[Binding], int]:
-    """Put a StraightThrough after each pair that quantises and dequantises by the same scale,
+    """Puts a StraightThrough after each pair that quantises and dequantises by the same scale,
     whether or not operators move the integers in between. Returns the Identities that now define
     the pairs' values, and the number of quantisations that the gradient passes.
 
@@ -75,7 +75,7 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
 
 
 def _quantized(back: Binding) -> Binding | None:
-    """Return the binding that quantised the operand of `back`, if the two are a pair."""
+    """Returns the binding that quantised the operand of `back`, if the two are a pair."""
     if back.op != "DequantizeLinear" or back.domain not in _DOMAINS or back.inputs[0] is None:
         return None
     q, scale = back.inputs[0].definition, back.inputs[1]
@@ -105,7 +105,7 @@ def same_value(a: Var | None, b: Var | None) -> bool:
 
 
 def along(v: Var, x: Var, axis: int) -> Var:
-    """Return `v`, one number or one per channel, shaped so that it broadcasts against `x`."""
+    """Returns `v`, one number or one per channel, shaped so that it broadcasts against `x`."""
     if v.rank == 0 or v.shape == (1,):
         return v
     rank = x.rank or 1
@@ -114,7 +114,7 @@ def along(v: Var, x: Var, axis: int) -> Var:
 
 
 def _inside(x: Var, scale: Var, zero: Var | None, binding: Binding) -> Var:
-    """Return the elements that are not clipped: x / scale rounds into [low, high] - zero."""
+    """Returns the elements that are not clipped: x / scale rounds into [low, high] - zero."""
     axis, low, high = (binding.attr(name) for name in ("axis", "low", "high"))
     steps = op.Div(x, along(scale, x, axis))
     if zero is not None:
@@ -123,7 +123,7 @@ def _inside(x: Var, scale: Var, zero: Var | None, binding: Binding) -> Var:
 
 
 def _to_scale(g: Var, y: Var, x: Var, scale: Var, zero: Var | None, binding: Binding) -> Var:
-    """Return the scale's partial: -x / scale where nothing is clipped. The part of the integers
+    """Returns the scale's partial: -x / scale where nothing is clipped. The part of the integers
     arrives through DequantizeLinear.
     """
     axis = binding.attr("axis")
@@ -167,7 +167,7 @@ vjp(f"{INTERNAL}::{SHADOWED}", lambda g, y, shadow, value: g, None)
 
 
 def open_paths(program: Program) -> list[Binding]:
-    """Copy the path of integers before each DequantizeLinear by one scale in floats. Returns the
+    """Copies the path of integers before each DequantizeLinear by one scale in floats. Returns the
     Identities that now define the values of these bindings.
     """
     anchors = []
@@ -189,7 +189,7 @@ def open_paths(program: Program) -> list[Binding]:
 
 
 def _data(b: Binding) -> dict[int, Var | None]:
-    """Return the operands that hold elements, by position. The others hold indices and sizes."""
+    """Returns the operands that hold elements, by position. The others hold indices and sizes."""
     if b.op == "Concat":
         return dict(enumerate(b.inputs))
     value = b.operand(2) if b.op == "Pad" else None
@@ -230,7 +230,7 @@ def _same_scale(q: Binding, back: Binding) -> bool:
 
 
 def _in_floats(q: Var, back: Binding, made: dict[Var, Var]) -> Var:
-    """Emit the dequantised `q` by the same moves after a DequantizeLinear."""
+    """Emits the dequantised `q` by the same moves after a DequantizeLinear."""
     work = [q]
     while work:
         v = work[-1]
@@ -274,8 +274,8 @@ DYNAMIC_LSTM = ("com.microsoft", "DynamicQuantizeLSTM")
 
 
 def open_lstms(program: Program) -> list[list[Binding]]:
-    """Put an LSTM in floats beside each DynamicQuantizeLSTM. Returns the Identities that now define
-    the results of each.
+    """Puts an LSTM in floats beside each DynamicQuantizeLSTM. Returns the Identities that now
+    define the results of each.
     """
     found = [b for b in program.main.walk() if (b.domain, b.op) == DYNAMIC_LSTM]
     return [_beside(b) for b in found]
@@ -298,7 +298,7 @@ def _beside(b: Binding) -> list[Binding]:
 
 
 def _in_columns(b: Binding, place: int, scale: int) -> Var:
-    """Emit the floats (D, 4 H, inputs) of integers (D, inputs, 4 H) with a scale per direction or
+    """Emits the floats (D, 4 H, inputs) of integers (D, inputs, 4 H) with a scale per direction or
     per column.
     """
     q, by, shift = b.operand(place), b.operand(scale), b.operand(scale + 1)
@@ -319,9 +319,9 @@ def _in_columns(b: Binding, place: int, scale: int) -> Var:
 def why_zero(
     block: BindingBlock, sources: Iterable[Var], targets: Iterable[Var], *, ste: bool
 ) -> str:
-    """Return a text that names the binding between sources and targets that stops all adjoints, and
-    a remedy; empty if no path exists. Raises InputError if `ste` is set and that binding quantises,
-    because the gradient would be zero.
+    """Returns a text that names the binding between sources and targets that stops all adjoints,
+    and a remedy; empty if no path exists. Raises InputError if `ste` is set and that binding
+    quantises, because the gradient would be zero.
     """
     block.schedule()
     sources = list(sources)

@@ -28,7 +28,7 @@ _INDEX = re.compile(r"-?[0-9]{1,99}")
 
 
 def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[Var]:
-    """Return the target values. With `scalar`, each must have rank 0.
+    """Returns the target values. With `scalar`, each must have rank 0.
 
     Raises InputError for an unknown name, an index out of range, a target given twice, a value that
     is not a floating-point tensor or not a scalar, and if no target is named although the model has
@@ -68,7 +68,7 @@ def find_targets(block: BindingBlock, target: Target, *, scalar: bool) -> list[V
 
 
 def part_of(v: Var) -> str:
-    """Return the advice for a target with several elements."""
+    """Returns the advice for a target with several elements."""
     part = f"name a part, such as '{v.name}[{':,' if (v.rank or 0) > 1 else ''}0]', which is summed"
     return part if v.rank else "reduce it to one"
 
@@ -78,7 +78,7 @@ def _outputs(block: BindingBlock) -> str:
 
 
 def target_value(block: BindingBlock, entry: str | int, values: Mapping[str, Var]) -> Var:
-    """Return the value of that name, or the output of that index. Raises InputError if there is
+    """Returns the value of that name, or the output of that index. Raises InputError if there is
     none.
     """
     outputs = _outputs(block)
@@ -122,7 +122,7 @@ class Cut(NamedTuple):
 
 
 def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
-    """Emit the parts among the targets after their values; other targets stay unchanged. If
+    """Emits the parts among the targets after their values; other targets stay unchanged. If
     `summed`, each part is summed to a scalar.
 
     Raises InputError for a part with a syntax error, with too many places, or without an element,
@@ -151,7 +151,7 @@ def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
 
 
 def with_parts(model: ModelProto, target: Target) -> tuple[ModelProto, Target, list[str]]:
-    """Return the model with the parts among the targets as outputs, the targets, and the names of
+    """Returns the model with the parts among the targets as outputs, the targets, and the names of
     the new values, if any.
     """
     program = load(model)
@@ -180,7 +180,7 @@ def _emit(block: BindingBlock, v: Var, places: Sequence[Place], entry: str) -> V
 
 
 def _range(place: Place) -> tuple[int, int, int]:
-    """Return start, end and step of a Slice."""
+    """Returns start, end and step of a Slice."""
     if isinstance(place, int):
         return place, _END if place == -1 else place + 1, 1
     step = 1 if place.step is None else place.step
@@ -193,7 +193,7 @@ def _range(place: Place) -> tuple[int, int, int]:
 
 
 def _places(entry: str, v: Var, text: str) -> list[Place]:
-    """Return one place for each axis. Raises InputError as `cut` does."""
+    """Returns one place for each axis. Raises InputError as `cut` does."""
     if v.dtype not in FLOAT_DTYPES:
         raise InputError(
             f"target '{entry}' is of {v.type or 'unknown type'}, not of a floating-point tensor"

@@ -27,8 +27,8 @@ from onnxgrad.ir.var import Var
 def fit(
     partial: Var, operand: Var, rule: str, broadcasts: bool, binding: Binding, index: int
 ) -> Var:
-    """Return `partial` with the type of `operand`: cast if necessary, and summed over the axes that
-    were broadcast.
+    """Returns `partial` with the type of `operand`: cast if necessary, and summed over the axes
+    that were broadcast.
 
     Raises InputError, which names rule and binding, if its shape cannot be that of operand `index`.
     """
@@ -58,7 +58,7 @@ def fit(
 
 
 def reduced_axes(source: Shape | None, wanted: Shape | None) -> tuple[int, ...] | str:
-    """Return the axes of `source` to sum over to get `wanted`; "undecided" if the known sizes do
+    """Returns the axes of `source` to sum over to get `wanted`; "undecided" if the known sizes do
     not decide, or "mismatch".
     """
     if source is None or wanted is None:
@@ -123,7 +123,7 @@ def _has_rows(v: Var, lead: int) -> bool:
 
 
 def _sum_of_rows(v: Var, lead: int) -> Var:
-    """Emit the sum over the leading axes as a product, 1' V. In onnxruntime, it takes 0.24 to 0.95
+    """Emits the sum over the leading axes as a product, 1' V. In onnxruntime, it takes 0.24 to 0.95
     of the time of a ReduceSum, and rounds less: for a million rows it is off by 4e-6, a ReduceSum
     by 2e-5 (`scripts/bench_forms.py`).
     """
@@ -135,7 +135,7 @@ def _sum_of_rows(v: Var, lead: int) -> Var:
 
 
 def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:
-    """Sum over the axes whose sizes differ at run time."""
+    """Sums over the axes whose sizes differ at run time."""
     wanted = shape_of(operand)
     actual = shape_of(partial)
     padded = wanted
@@ -152,7 +152,7 @@ def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:
 
 
 def sum_by_scale(each: Var, scale: Var, axis: int, rank: int) -> Var:
-    """Emit the sum of `each` over the elements that share an element of `scale`, which is one
+    """Emits the sum of `each` over the elements that share an element of `scale`, which is one
     number, or has one per position along `axis`.
     """
     if scale.rank == 0 or scale.shape == (1,):

@@ -47,7 +47,7 @@ def find_wrt(
     *,
     ste: bool = False,
 ) -> list[Var]:
-    """Return the values to differentiate with respect to, among the model's own `values`, in the
+    """Returns the values to differentiate with respect to, among the model's own `values`, in the
     order of the request. The matches of a glob are in the model's order.
 
     None stands for every floating-point input, including sequences; "params" for the weights that
@@ -90,7 +90,7 @@ def _float_inputs(block: BindingBlock) -> list[Var]:
 
 
 def _named(block: BindingBlock, entry: str, values: Mapping[str, Var]) -> list[Var]:
-    """Return the value of that name, or the values that a glob matches."""
+    """Returns the value of that name, or the values that a glob matches."""
     if entry in values:
         if not is_float(v := values[entry]):
             raise InputError(
@@ -113,7 +113,7 @@ _MEASURES = {("", "Resize"): {1: "roi", 2: "scales"}}
 
 
 def _differentiable(v: Var) -> Var:
-    """Return `v`. Raises InputError for a measure, whose gradient would be a wrong zero."""
+    """Returns `v`. Raises InputError for a measure, whose gradient would be a wrong zero."""
     for b in v.users:
         for index, name in _MEASURES.get((b.domain, b.op), {}).items():
             if index < len(b.inputs) and b.inputs[index] is v:
@@ -125,7 +125,7 @@ def _differentiable(v: Var) -> Var:
 
 
 def _matching(pattern: str, values: Mapping[str, Var]) -> list[Var]:
-    """Return the inputs and weights that a glob matches; if there are none, any other values."""
+    """Returns the inputs and weights that a glob matches; if there are none, any other values."""
     matching = [
         v for name, v in values.items() if is_float(v) and fnmatch.fnmatchcase(name, pattern)
     ]
@@ -148,7 +148,7 @@ def _without(found: Collection[Var], entry: str) -> list[Var]:
 
 
 def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
-    """Return the names, globs and PARAMS of a request, in order. An entry with commas is split
+    """Returns the names, globs and PARAMS of a request, in order. An entry with commas is split
     unless it is the name of a value.
     """
     entries = [wrt] if isinstance(wrt, str) else list(wrt or ())
@@ -165,7 +165,7 @@ def is_glob(entry: str) -> bool:
 
 
 def inside(block: BindingBlock, name: str) -> str:
-    """Return a text that names the nested graph with a value of that name; empty if none has."""
+    """Returns a text that names the nested graph with a value of that name; empty if none has."""
     for b in block.walk():
         for kind, inner in b.blocks.items():
             if any(v.name == name for v in inner.vars()):
@@ -179,7 +179,8 @@ def inside(block: BindingBlock, name: str) -> str:
 def parameters(
     block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var], *, ste: bool = False
 ) -> list[Var]:
-    """Return the weights that reach a target, in the model's order, including dequantised integers.
+    """Returns the weights that reach a target, in the model's order, including dequantised
+    integers.
 
     Raises InputError with the reason if there is none.
     """
@@ -194,7 +195,7 @@ def parameters(
 def weigh(
     block: BindingBlock, targets: Iterable[Var], values: Mapping[str, Var]
 ) -> dict[Var, Decision]:
-    """Return the decision for each floating-point constant that reaches a target, in the model's
+    """Returns the decision for each floating-point constant that reaches a target, in the model's
     order.
     """
     reached = reaching(block, targets)
@@ -202,7 +203,7 @@ def weigh(
 
 
 def float_constants(block: BindingBlock, values: Mapping[str, Var]) -> list[Var]:
-    """Return floating-point initializers and Constants, and dequantised integer ones."""
+    """Returns floating-point initializers and Constants, and dequantised integer ones."""
     sparse = set(block.sparse)
     return [
         v
@@ -247,7 +248,7 @@ def _no_weight(
 
 
 def hoist_requested(program: Program, wrt: Wrt) -> None:
-    """Move the weights of nested graphs that `wrt` requests, by "params" or by name, to the main
+    """Moves the weights of nested graphs that `wrt` requests, by "params" or by name, to the main
     graph.
 
     An unknown name may be the new name of such a weight, if several have the same name.
@@ -264,13 +265,13 @@ def hoist_requested(program: Program, wrt: Wrt) -> None:
 
 
 def nested_constants(program: Program) -> list[Var]:
-    """Return the floating-point initializers and Constants of nested graphs."""
+    """Returns the floating-point initializers and Constants of nested graphs."""
     inner = blocks_in(program.main)[1:]
     return [v for block in inner for v in block.vars() if is_float_constant(v)]
 
 
 def hoist(program: Program, chosen: Collection[Var]) -> None:
-    """Make these `nested_constants`, or Constants of the main graph, initializers of the main
+    """Makes these `nested_constants`, or Constants of the main graph, initializers of the main
     graph. A name that another value shares gets a suffix: two branches may each have a weight `w`.
     """
     if not chosen:
@@ -300,7 +301,7 @@ def is_float_constant(v: Var) -> bool:
 
 
 def _tensor(v: Var) -> Any:
-    """Return the tensor that the file stores for a constant, None for any other value."""
+    """Returns the tensor that the file stores for a constant, None for any other value."""
     if v.definition is None:  # a sparse one that was hoisted is still there
         return (
             v.initializer

@@ -90,7 +90,7 @@ class Passage:
     text: str
 
     def points(self, words: Iterable[str]) -> int:
-        """Return the rank for a search; 0 if a word is missing. A word may be the beginning of
+        """Returns the rank for a search; 0 if a word is missing. A word may be the beginning of
         a word of the passage, or have a synonym there; `-` and `_` are equal.
         """
         total = 0
@@ -116,26 +116,26 @@ class Passage:
 
 
 def source(topic: str) -> str:
-    """Return the Markdown of a page. Raises InputError for an unknown topic."""
+    """Returns the Markdown of a page. Raises InputError for an unknown topic."""
     if topic not in TOPICS:
         raise InputError(f"no topic '{topic}': there are {', '.join(TOPICS)}")
     return files(__name__).joinpath(f"{topic}.md").read_text(encoding="utf-8")
 
 
 def page(topic: str) -> str:
-    """Return a page for a terminal, where a link is a command. Raises InputError for an unknown
+    """Returns a page for a terminal, where a link is a command. Raises InputError for an unknown
     topic.
     """
     return _LINK.sub(r"`onnxgrad help \1`", source(topic))
 
 
 def headings(topic: str) -> list[str]:
-    """Return the titles of a page and of its sections. Raises InputError for an unknown topic."""
+    """Returns the titles of a page and of its sections. Raises InputError for an unknown topic."""
     return _HEADING.findall(_FENCED.sub("", source(topic)))
 
 
 def passages(topic: str) -> Iterator[Passage]:
-    """Yield the passages of a page without its code blocks. Raises InputError for an unknown
+    """Yields the passages of a page without its code blocks. Raises InputError for an unknown
     topic.
     """
     heading = ""
@@ -150,8 +150,8 @@ def passages(topic: str) -> Iterator[Passage]:
 
 
 def search(words: str, among: Iterable[Passage]) -> list[Passage]:
-    """Return the passages that contain every word, the best first. Words such as "the" or "model"
-    only change the order, unless there are no others. If no passage has every word, return those
+    """Returns the passages that contain every word, the best first. Words such as "the" or "model"
+    only change the order, unless there are no others. If no passage has every word, returns those
     with the most words, at least half.
     """
     every = words.split()
@@ -168,7 +168,7 @@ def search(words: str, among: Iterable[Passage]) -> list[Passage]:
 
 @cache
 def _patterns(word: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns of the word and of its synonyms, as beginnings of words."""
+    """Returns patterns of the word and of its synonyms, as beginnings of words."""
     groups = (line.split() for line in _SYNONYMS.split("\n"))
     others = sorted({w for group in groups if word in group for w in group} - {word})
     one, any_of = re.escape(word), "|".join(map(re.escape, others)) or r"\b\B"

@@ -92,33 +92,33 @@ class Binding:
         return default if value is None else value
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Write an attribute into a copy of the NodeProto. The NodeProto that was read stays
+        """Writes an attribute into a copy of the NodeProto. The NodeProto that was read stays
         unchanged.
         """
         self.drop_attribute(name)
         self.node.attribute.append(helper.make_attribute(name, value))
 
     def drop_attribute(self, name: str) -> None:
-        """Remove an attribute."""
+        """Removes an attribute."""
         self._attrs = None
         keep(self._own_node().attribute, lambda a: a.name != name)
 
     def rename_operator(self, op: str) -> None:
-        """Change the operator to another of the same domain, with the same operands and
+        """Changes the operator to another of the same domain, with the same operands and
         results.
         """
         self._own_node().op_type = self.op = op
         self.block.program.edits += 1
 
     def drop_result(self, index: int) -> None:
-        """Remove an unread result from a call whose function no longer returns it."""
+        """Removes an unread result from a call whose function no longer returns it."""
         if index < len(self.outputs):
             del self.outputs[index]
             self.changed = True
             self.block.touch()
 
     def set_metadata(self, metadata: Mapping[str, str]) -> None:
-        """Write the node's metadata."""
+        """Writes the node's metadata."""
         node = self._own_node()
         del node.metadata_props[:]
         for key, value in metadata.items():

@@ -117,7 +117,7 @@ class BindingBlock:
     # ---- changing --------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Mark this block and those around it as different from the file."""
+        """Marks this block and those around it as different from the file."""
         if not self.changed:
             self.changed = True
             if self.owner is not None:
@@ -125,7 +125,7 @@ class BindingBlock:
                 self.owner.block.touch()
 
     def add_input(self, name: str, type_: Type | None) -> Var:
-        """Add a graph input, such as a seed or a state. The name must be free."""
+        """Adds a graph input, such as a seed or a state. The name must be free."""
         var = Var(name, self, type_)
         var.is_input = True
         self.inputs.append(var)
@@ -134,13 +134,13 @@ class BindingBlock:
         return var
 
     def add_output(self, var: Var) -> None:
-        """Make a value an output of the block, under its own name."""
+        """Makes a value an output of the block, under its own name."""
         self.outputs.append(var)
         var.returned += 1
         self.touch()
 
     def remove_output(self, var: Var) -> None:
-        """Remove an output. Raises InternalError if the value is not an output."""
+        """Removes an output. Raises InternalError if the value is not an output."""
         if not any(v is var for v in self.outputs):
             raise InternalError(f"no output to remove: {var!r}")
         self.outputs = [v for v in self.outputs if v is not var]
@@ -148,7 +148,7 @@ class BindingBlock:
         self.touch()
 
     def ask_for(self, var: Var) -> None:
-        """Make an initializer a graph input without a default. Raises InternalError for other
+        """Makes an initializer a graph input without a default. Raises InternalError for other
         values.
         """
         if self.initializers.get(var.name) is not var:
@@ -161,7 +161,7 @@ class BindingBlock:
         self.touch()
 
     def add_initializer(self, tensor: TensorProto) -> Var:
-        """Add a constant named as the tensor. Returns its value."""
+        """Adds a constant named as the tensor. Returns its value."""
         var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))
         var.initializer = tensor
         self.initializers[tensor.name] = var
@@ -170,7 +170,7 @@ class BindingBlock:
         return var
 
     def remove_initializer(self, var: Var) -> None:
-        """Remove a constant that nothing reads. Raises InternalError for an initializer that is
+        """Removes a constant that nothing reads. Raises InternalError for an initializer that is
         read, or is also a graph input.
         """
         if var.use_count or var.is_input:
@@ -181,7 +181,7 @@ class BindingBlock:
     def append(
         self, node: NodeProto, inputs: Sequence[Var | None], types: Sequence[Type | None]
     ) -> Binding:
-        """Append `node`, which reads `inputs`; its output names must be free. Rules emit through
+        """Appends `node`, which reads `inputs`; its output names must be free. Rules emit through
         `ir.emission` instead.
         """
         outputs: list[Var | None] = []
@@ -201,7 +201,7 @@ class BindingBlock:
         return binding
 
     def set_operand(self, binding: Binding, index: int, new: Var | None) -> None:
-        """Make operand `index` of `binding` read `new`."""
+        """Makes operand `index` of `binding` read `new`."""
         old = binding.inputs[index]
         if old is new:
             return
@@ -218,7 +218,7 @@ class BindingBlock:
         binding.block.touch()
 
     def set_operands(self, binding: Binding, operands: Sequence[Var | None]) -> None:
-        """Replace all operands of `binding`; their number may change."""
+        """Replaces all operands of `binding`; their number may change."""
         while operands and operands[-1] is None:
             operands = operands[:-1]
         for i in range(len(binding.inputs)):
@@ -230,7 +230,7 @@ class BindingBlock:
         self.touch()
 
     def add_result(self, binding: Binding, index: int, name: str, type_: Type | None) -> Var:
-        """Name an omitted optional output of `binding`, so that other bindings can read it."""
+        """Names an omitted optional output of `binding`, so that other bindings can read it."""
         if binding.result(index) is not None:
             raise InternalError(f"output {index} has a name already: {binding}")
         while len(binding.outputs) <= index:
@@ -244,7 +244,7 @@ class BindingBlock:
         return var
 
     def replace(self, old: Var, new: Var) -> None:
-        """Make every reader of `old` read `new`, in time linear in the uses. Output names stay.
+        """Makes every reader of `old` read `new`, in time linear in the uses. Output names stay.
 
         When `old` is an output, `new` takes over its name if it can; otherwise (an input, an
         initializer, a value that is an output already) an Identity keeps the interface. A graph
@@ -259,7 +259,7 @@ class BindingBlock:
             block.return_instead(old, new)
 
     def return_instead(self, old: Var, new: Var) -> None:
-        """Return `new` instead of `old` under the name of `old` (see `replace`)."""
+        """Returns `new` instead of `old` under the name of `old` (see `replace`)."""
         if old.block is self:
             if old.is_interface:
                 return
@@ -289,7 +289,7 @@ class BindingBlock:
         return self.append(node, [source], [source.type]).out
 
     def remove(self, binding: Binding) -> None:
-        """Remove a binding. Raises InternalError if an output is read."""
+        """Removes a binding. Raises InternalError if an output is read."""
         if binding.is_read:
             raise InternalError(f"removing a binding that is still read: {binding}")
         for nested in binding.blocks.values():
@@ -302,8 +302,8 @@ class BindingBlock:
         self.touch()
 
     def release(self) -> None:
-        """Drop every use of outer values in this block and its nested blocks. Called when the owner
-        is removed.
+        """Drops every use of outer values in this block and its nested blocks. Called when the
+        owner is removed.
         """
         for b in self.bindings:
             for v in b.inputs:
@@ -315,7 +315,7 @@ class BindingBlock:
             v.returned -= 1
 
     def remove_unused(self, candidates: Iterable[Binding] | None = None) -> int:
-        """Remove unread bindings, and those that only removed bindings read. Returns their number.
+        """Removes unread bindings, and those that only removed bindings read. Returns their number.
 
         The search starts at `candidates`, by default at every binding of the block.
         """
@@ -334,7 +334,7 @@ class BindingBlock:
     # ---- order -----------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Sort the bindings topologically, keeping the present order wherever it is legal.
+        """Sorts the bindings topologically, keeping the present order wherever it is legal.
 
         Visits the bindings depth-first in their present order, operands first: a binding that
         stands before its operand pulls only what it needs. Raises InternalError naming the cycle.
@@ -357,7 +357,7 @@ class BindingBlock:
         return True
 
     def check(self) -> None:
-        """Check every invariant of the data structure. Raises InternalError at the first
+        """Checks every invariant of the data structure. Raises InternalError at the first
         violation.
         """
         self.program.check_block(self)

@@ -28,7 +28,7 @@ def clone_bindings(
     prefix: str = "",
     fold: Callable[[Binding], Var | None] | None = None,
 ) -> list[Binding]:
-    """Append copies of `bindings`, operands before readers, to `into`; returns the copies.
+    """Appends copies of `bindings`, operands before readers, to `into`; returns the copies.
 
     `mapping` holds replacements of values (None omits the operand) and receives each copied result.
     The copies read other values unchanged. `bound` replaces references to a function's attributes;
@@ -109,7 +109,7 @@ def clone_block(
 
 
 def clone_sparse(source: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> None:
-    """Copy the sparse initializers of `source` as sparse Constants of the block `into`. `mapping`
+    """Copies the sparse initializers of `source` as sparse Constants of the block `into`. `mapping`
     receives the new values.
     """
     for v, tensor in sparse_tensors(source):
@@ -126,7 +126,7 @@ def sparse_tensors(block: BindingBlock) -> list[tuple[Var, SparseTensorProto]]:
 
 
 def add_sparse(block: BindingBlock, tensor: SparseTensorProto, name: str) -> Var:
-    """Append a Constant of the sparse tensor, under a free name."""
+    """Appends a Constant of the sparse tensor, under a free name."""
     node = NodeProto(op_type="Constant", name=block.program.names.fresh("Constant"), output=[name])
     node.attribute.add(
         name="sparse_value", type=AttributeProto.SPARSE_TENSOR

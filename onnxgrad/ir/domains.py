@@ -67,8 +67,8 @@ def versions(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
 
 
 def respell(node: NodeProto) -> None:
-    """Write the default domain of a node as "". The spelling "ai.onnx" loads in graphs only, and no
-    schema has it.
+    """Writes the default domain of a node as "". The spelling "ai.onnx" loads in graphs only, and
+    no schema has it.
     """
     if node.domain == _LONG:
         node.domain = ""

@@ -124,14 +124,14 @@ def body_of(binding: Binding) -> Body:
 
 
 def _squeeze_rows(proto: FunctionProto) -> None:
-    """Squeeze only the axis of a row. onnx's body of AffineGrid squeezes a batch of 1 as well."""
+    """Squeezes only the axis of a row. onnx's body of AffineGrid squeezes a batch of 1 as well."""
     for node in every_node(proto.node):
         if node.op_type == "Squeeze" and len(node.input) == 1:
             node.input.append("one_1d")
 
 
 def _scale_of_zeros(proto: FunctionProto) -> None:
-    """Set the scale of zeros to 1, as onnxruntime does. onnx's body of DynamicQuantizeLinear
+    """Sets the scale of zeros to 1, as onnxruntime does. onnx's body of DynamicQuantizeLinear
     divides 0 by 0.
     """
     at = next(i for i, n in enumerate(proto.node) if n.output[0] == "Scale")
@@ -273,7 +273,7 @@ def splice(
     prefix: str = "",
     fold: Callable[[Binding], Var | None] | None = None,
 ) -> tuple[list[Binding], dict[Var, Var]]:
-    """Replace the call by copies of the body's bindings. Returns the copies and the new value of
+    """Replaces the call by copies of the body's bindings. Returns the copies and the new value of
     each result.
 
     Attribute references become the call's values, the function's defaults, or the schema's. The
@@ -330,7 +330,7 @@ def _for_others(
 
 
 def _with_scalars(opened: Iterable[Binding]) -> list[Binding]:
-    """Make the operands of each Range scalars, as ONNX requires. Returns the new bindings. onnx's
+    """Makes the operands of each Range scalars, as ONNX requires. Returns the new bindings. onnx's
     bodies (AffineGrid) pass tensors of one element, which onnxruntime refuses if it knows their
     shape.
     """
@@ -407,7 +407,7 @@ def _bound(binding: Binding, body: Body) -> dict[str, AttributeProto]:
 
 
 def import_opset(block: BindingBlock, domain: str, version: int) -> None:
-    """Import `domain` in the program, or in the function that `block` belongs to, unless it is
+    """Imports `domain` in the program, or in the function that `block` belongs to, unless it is
     imported already.
     """
     root = block.root

@@ -17,7 +17,7 @@ from onnxgrad.ir.var import Var
 
 
 def insert_barrier(var: Var) -> Binding:
-    """Insert an Identity that defines `var`, and let the former definition define a new value.
+    """Inserts an Identity that defines `var`, and lets the former definition define a new value.
     Replacing the new value does not replace `var`. Returns the Identity.
     """
     source = var.definition
@@ -38,7 +38,7 @@ def insert_barrier(var: Var) -> Binding:
 
 
 def remove_barrier(identity: Binding, given: Collection[str]) -> None:
-    """Undo `insert_barrier`: the Identity's operand takes over its result's name, unless the
+    """Undoes `insert_barrier`: the Identity's operand takes over its result's name, unless the
     operand's own name is among `given`.
     """
     out, source = identity.out, identity.inputs[0]

@@ -98,7 +98,7 @@ def _read(model: ModelLike, in_place: bool) -> Program:
 
 
 def bring_inside(path: Path, *programs: Program) -> None:
-    """Read the weights that stayed in the model file `path` into programs, which share them."""
+    """Reads the weights that stayed in the model file `path` into programs, which share them."""
     read: dict[str, TensorProto] = {}
     for program in programs:
         for v in program.main.initializers.values():
@@ -150,7 +150,7 @@ def _parsed(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPr
 
 
 def read_proto(path: Path) -> ModelProto:
-    """Parse a model file without its external data. Raises InputError."""
+    """Parses a model file without its external data. Raises InputError."""
     try:
         found = path.stat()
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
@@ -205,7 +205,7 @@ def program_of(
 
 
 def _pickled(program: Program) -> tuple[Any, ...]:
-    """Pickle a Program as its protobuf: its objects recurse as deeply as the model is long."""
+    """Pickles a Program as its protobuf: its objects recurse as deeply as the model is long."""
     proto = to_proto(program)
     path = program.path if proto == program.proto else None
     return program_of, (proto, program.folder, path)
@@ -244,7 +244,7 @@ def function_block(program: Program, proto: FunctionProto) -> BindingBlock:
 
 
 def _pin(program: Program) -> None:
-    """Pin values that training_info or quantization annotations name: they keep their names."""
+    """Pins values that training_info or quantization annotations name: they keep their names."""
     names: set[str] = set()
     for info in program.proto.training_info:
         for graph in (info.initialization, info.algorithm):

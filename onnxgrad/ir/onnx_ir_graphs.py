@@ -45,7 +45,7 @@ class OnnxIrView:
         return view
 
     def _pair(self, graph: Any, block: BindingBlock) -> None:
-        """Pair nodes with bindings by the names of results, which are unique in a graph. Positions
+        """Pairs nodes with bindings by the names of results, which are unique in a graph. Positions
         may differ: the block is sorted, while the file may list a reader first.
         """
         self.blocks[graph] = block
@@ -71,7 +71,7 @@ class OnnxIrView:
             value.const_value = None
 
     def replace(self, at: Any, new_nodes: Iterable[Any], mapping: dict[Any, Any]) -> None:
-        """Repeat a rewrite of the program in the view. Inserts `new_nodes` after the node `at`,
+        """Repeats a rewrite of the program in the view. Inserts `new_nodes` after the node `at`,
         makes readers of each key of `mapping` read its value, and removes nodes whose binding was
         removed.
         """
@@ -103,7 +103,7 @@ class OnnxIrView:
 
 
 def describe(value: Any, var: Var) -> None:
-    """Set the type of an onnx_ir value to that of a Var, as far as it is known."""
+    """Sets the type of an onnx_ir value to that of a Var, as far as it is known."""
     import onnx_ir
 
     if var.type is None:
@@ -114,7 +114,7 @@ def describe(value: Any, var: Var) -> None:
 
 
 def detach(node: Any) -> None:
-    """Remove a node's operands, so that no value lists the node as a reader."""
+    """Removes a node's operands, so that no value lists the node as a reader."""
     for i in range(len(node.inputs)):
         node.replace_input_with(i, None)
 
@@ -215,7 +215,7 @@ class _Writer:
         self.graph = GraphProto(name="region")
 
     def write(self, node: Any) -> None:
-        """Write one node, and declare its operands that come from outside the region."""
+        """Writes one node, and declares its operands that come from outside the region."""
         import onnx_ir
 
         proto = NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)

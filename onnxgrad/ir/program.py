@@ -39,7 +39,7 @@ class Names(set[str]):
         self._taken: list[tuple[str, int | None, str]] = []
 
     def fresh(self, hint: str) -> str:
-        """Reserve a free name and return it: `hint`, else `hint_2`, `hint_3`, ..."""
+        """Reserves a free name and returns it: `hint`, else `hint_2`, `hint_3`, ..."""
         before = self._spare.get(hint)
         name, count = hint, before or 1
         while name in self:
@@ -51,11 +51,11 @@ class Names(set[str]):
         return name
 
     def mark(self) -> None:
-        """Start recording the names that are taken."""
+        """Starts recording the names that are taken."""
         self._taken.clear()
 
     def forget(self) -> None:
-        """Free the names that were taken since the last mark, as if they had never been taken."""
+        """Frees the names that were taken since the last mark, as if they had never been taken."""
         while self._taken:
             hint, before, name = self._taken.pop()
             self.discard(name)
@@ -160,7 +160,7 @@ class Program:
 
 
 def cut(program: Program, v: Var) -> Var:
-    """Replace a value by an input with its name. Raises InputError if its type is unknown."""
+    """Replaces a value by an input with its name. Raises InputError if its type is unknown."""
     block = program.main
     if v.is_input and v.initializer is None:
         return v

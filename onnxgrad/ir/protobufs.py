@@ -33,7 +33,7 @@ def copy_of(proto: Proto) -> Proto:
 
 
 def copy_fields(source: Any, target: Any, skip: tuple[str, ...]) -> None:
-    """Copy every set field of a protobuf message except those named."""
+    """Copies every set field of a protobuf message except those named."""
     for entry, value in source.ListFields():
         if entry.name in skip:
             continue
@@ -79,7 +79,7 @@ def every_graph(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def keep(entries: Any, wanted: Callable[[Any], bool]) -> None:
-    """Remove the entries of a repeated field that are not wanted."""
+    """Removes the entries of a repeated field that are not wanted."""
     kept = [entry for entry in entries if wanted(entry)]
     del entries[:]
     entries.extend(kept)

@@ -77,7 +77,7 @@ class Reader:
         outer: Mapping[str, Var],
         outputs: Iterable[str],
     ) -> None:
-        """Read the nodes and the outputs of a graph or a function."""
+        """Reads the nodes and the outputs of a graph or a function."""
         # results first, operands second: a file may list its nodes in any order. Short protobuf
         # containers are sliced, here and elsewhere: the end of a container costs an exception, the
         # end of a list does not
@@ -101,7 +101,7 @@ class Reader:
         block.program.names.update([v.name for v in block.proto.value_info])
 
     def _define_results(self, block: BindingBlock, scope: dict[str, Var]) -> None:
-        """Append a binding for each node, with its results and without operands."""
+        """Appends a binding for each node, with its results and without operands."""
         names = block.program.names
         for node in block.proto.node:
             outputs: list[Var | None] = []
@@ -118,7 +118,7 @@ class Reader:
             block.bindings[binding] = None
 
     def _read_operands(self, binding: Binding, visible: Mapping[str, Var]) -> None:
-        """Look up the operands. Records blocks that list a reader before its operand."""
+        """Looks up the operands. Records blocks that list a reader before its operand."""
         inputs, read = binding.inputs, self.read
         for name in binding.node.input[:]:
             if not name:

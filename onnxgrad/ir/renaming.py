@@ -34,7 +34,7 @@ def node_names(graph: GraphProto) -> dict[str, None]:
 
 
 def rename_values(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Rename values in a graph, its nested graphs, its quantization annotations and the shards of
+    """Renames values in a graph, its nested graphs, its quantization annotations and the shards of
     its nodes, all at once: two values may exchange their names.
     """
     for inner in every_graph(graph):
@@ -60,7 +60,7 @@ def _rename_operands(node: NodeProto, names: Mapping[str, str]) -> None:
 
 
 def rename_nodes(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Rename nodes in a graph and its nested graphs."""
+    """Renames nodes in a graph and its nested graphs."""
     for node in every_node(graph.node):
         node.name = names.get(node.name, node.name)
 
@@ -89,7 +89,7 @@ def symbols(graph: GraphProto) -> dict[str, None]:
 
 
 def rename_symbols(graph: GraphProto, names: Mapping[str, str]) -> None:
-    """Rename symbols in the declared shapes of a graph and its nested graphs, in formulas too."""
+    """Renames symbols in the declared shapes of a graph and its nested graphs, in formulas too."""
     for value in _declarations(graph):
         for kind in _kinds(value.type):
             for dim in kind.shape.dim:
@@ -118,7 +118,7 @@ def key_of(function: FunctionProto) -> FunctionKey:
 
 
 def rename_functions(model: ModelProto, names: Mapping[FunctionKey, str]) -> None:
-    """Rename local functions, and the calls of them."""
+    """Renames local functions, and the calls of them."""
     for node in model_nodes(model):
         node.op_type = names.get(called(node), node.op_type)
     for f in model.functions:

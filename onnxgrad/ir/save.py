@@ -64,7 +64,7 @@ def to_bytes(program: Program) -> bytes:
 
 @known_keywords
 def save(program: Program, path: str | os.PathLike[str], *, sync: bool = True) -> None:
-    """Write a program to `path`, completely or not at all. With `sync` it is on the disk when
+    """Writes a program to `path`, completely or not at all. With `sync` it is on the disk when
     `save` returns.
 
     Weights from external files are copied, tensor by tensor, to one new file beside `path`, named
@@ -91,7 +91,7 @@ def save_all(
     sync: bool = True,
     before: Callable[[], None] = lambda: None,
 ) -> None:
-    """Save several programs in this order, all or none. `before` is called when all of them are on
+    """Saves several programs in this order, all or none. `before` is called when all of them are on
     the disk and none has its name yet; its exceptions are passed on. Raises as `save`.
     """
     streams, places = dict[Path, bytes](), dict[Path, Path]()
@@ -131,7 +131,7 @@ Content: TypeAlias = Program | bytes | Iterator[bytes] | Callable[[Mapping[Path,
 def save_together(
     folder: str | os.PathLike[str], contents: Mapping[str, Content], change: Change = id
 ) -> None:
-    """Write the files of one folder, in this order, all or none; the folder is created if it is
+    """Writes the files of one folder, in this order, all or none; the folder is created if it is
     missing. `change` edits each model. Raises as `save`.
     """
     folder = Path(folder)
@@ -169,7 +169,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None:
-    """Remove the file of a model, and the weights beside it that `save` wrote, unless they are
+    """Removes the file of a model, and the weights beside it that `save` wrote, unless they are
     among the resolved paths `keep`. Raises InputError if it cannot be removed.
     """
     place = place_of(Path(path))
@@ -189,9 +189,9 @@ def _staged(
     change: Change = id,
     written: external.Written | None = None,
 ) -> tuple[list[tuple[Part, Path]], list[Path]]:
-    """Stage a model, and lock its folder against our other processes. Returns its parts with their
-    paths, the model last, and the weights files of the model that it replaces. External weights in
-    `written` are shared; those of this model are added to it.
+    """Stages a model, and locks its folder against our other processes. Returns its parts with
+    their paths, the model last, and the weights files of the model that it replaces. External
+    weights in `written` are shared; those of this model are added to it.
     """
     written = {} if written is None else written
     _refuse_own_files(program, place)

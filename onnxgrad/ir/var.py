@@ -123,7 +123,7 @@ class Var:
         return array
 
     def set_constant(self, tensor: TensorProto) -> None:
-        """Replace the value of a constant; dtype and shape may differ. Raises InternalError for
+        """Replaces the value of a constant; dtype and shape may differ. Raises InternalError for
         other values.
         """
         if self.definition is not None and self.is_constant:
@@ -190,7 +190,7 @@ class Var:
         return self.is_input and self.block.owner is None and not self.block.is_function
 
     def rename(self, name: str) -> None:
-        """Take another name, which must be free. Raises InternalError for a graph input."""
+        """Takes another name, which must be free. Raises InternalError for a graph input."""
         if self.name == name:
             return
         if self.is_interface:
@@ -212,7 +212,7 @@ class Var:
         self.block.touch()
 
     def swap_names(self, other: Var) -> None:
-        """Exchange names with another value."""
+        """Exchanges names with another value."""
         mine, theirs = self.name, other.name
         self.rename(theirs)
         other.rename(mine)

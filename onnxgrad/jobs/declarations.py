@@ -170,7 +170,7 @@ class ConvertOpsetOptions(Proof):
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
     def optimizing(self) -> OptimizeOptions:
-        """Return the equivalent options of `optimize`."""
+        """Returns the equivalent options of `optimize`."""
         passes = {"passes": f"convert-opset{{to={self.to}}}", "verify": self.verify}
         return OptimizeOptions.from_settings({**self.shared(Proof), **passes})
 
@@ -289,7 +289,7 @@ DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 
 
 def device_patterns(text: str) -> tuple[str, list[str]]:
-    """Return device and patterns of `DEVICE=PATTERN,PATTERN`. Raises InputError."""
+    """Returns device and patterns of `DEVICE=PATTERN,PATTERN`. Raises InputError."""
     device, equals, patterns = text.partition("=")
     found = [p.strip() for p in patterns.split(",") if p.strip()]
     if not equals or not found or DEVICE.fullmatch(device) is None:

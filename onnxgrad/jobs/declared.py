@@ -50,7 +50,7 @@ def option(
     positional: bool = False,
     once: bool = False,
 ) -> Any:
-    """Declare an option: a dataclass field with its properties in Python, shell, recipe and Olive.
+    """Declares an option: a dataclass field with its properties in Python, shell, recipe and Olive.
 
     `flag`, `toml`: its flag, and its key in a recipe, if they differ from its name; None if there
     is none. `olive`: whether Olive's pass has it. `positional`: Python accepts it without its name.
@@ -98,7 +98,7 @@ class Option:
         return not self.once and (listed or any(hasattr(m, "join") for m in self.marks))
 
     def read(self, text: str) -> Any:
-        """Return the value of a flag's word. Raises InputError that names the flag."""
+        """Returns the value of a flag's word. Raises InputError that names the flag."""
         flag = str(self.flag)
         for mark in self.marks:
             if hasattr(mark, "read"):
@@ -109,7 +109,7 @@ class Option:
         return checked(self.kind, _spoken(self.kind, text), flag)
 
     def joined(self, values: Any) -> Any:
-        """Return the value of a flag from its words, one for each time that it was given."""
+        """Returns the value of a flag from its words, one for each time that it was given."""
         for mark in self.marks:
             if hasattr(mark, "join"):
                 return mark.join(values, str(self.flag))
@@ -132,7 +132,7 @@ class Declaration:
 
     @classmethod
     def from_settings(cls: type[D], given: Mapping[str, Any]) -> D:
-        """Return the options with these values of the caller, which take precedence over a recipe.
+        """Returns the options with these values of the caller, which take precedence over a recipe.
         Raises InputError for an unknown option, with the nearest, and for a value of another type.
         """
         known = [o.name for o in options_of(cls)]
@@ -147,22 +147,22 @@ class Declaration:
         return made
 
     def having(self: D, **more: Any) -> D:
-        """Return a copy with more options set by the caller."""
+        """Returns a copy with more options set by the caller."""
         return type(self).from_settings(
             {**{name: getattr(self, name) for name in self.given}, **more}
         )
 
     def shared(self, group: type[Declaration]) -> dict[str, Any]:
-        """Return the options of a group that the caller set."""
+        """Returns the options of a group that the caller set."""
         return {k: v for k, v in self.settings(group).items() if k in self.given}
 
     def settings(self, group: type[Declaration] | None = None) -> dict[str, Any]:
-        """Return all options, or those of a group, by name."""
+        """Returns all options, or those of a group, by name."""
         return {o.name: getattr(self, o.name) for o in options_of(group or type(self))}
 
 
 def options_of(cls: type[Declaration]) -> tuple[Option, ...]:
-    """Return the options of a declaration: its own, then those of each group."""
+    """Returns the options of a declaration: its own, then those of each group."""
     found: tuple[Option, ...] = _options(cls)  # type: ignore[arg-type]  # a class has a hash
     return found
 
@@ -212,7 +212,7 @@ def _marks(kind: Any) -> Iterator[Any]:
 
 
 def _spoken(kind: Any, text: str) -> Any:
-    """Return a word as a value of the type if possible, else the word, which the check refuses."""
+    """Returns a word as a value of the type if possible, else the word, which the check refuses."""
     plain = list(_plain(kind))
     if int in plain and text.removeprefix("-").isdecimal() and len(text) <= DIGITS:
         return int(text)
@@ -228,8 +228,8 @@ def _spoken(kind: Any, text: str) -> Any:
 
 
 def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
-    """Return a decorator that replaces the parameter `options` of a function by the keywords of the
-    declaration; other parameters stay. Unknown and missing arguments raise InputError.
+    """Returns a decorator that replaces the parameter `options` of a function by the keywords of
+    the declaration; other parameters stay. Unknown and missing arguments raise InputError.
     """
 
     def deciding(function: F) -> F:
@@ -288,7 +288,7 @@ def _listed(cls: type[Declaration]) -> str:
 
 
 def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
-    """Add the flags of a declaration to a parser, each group under its title. A flag that is not
+    """Adds the flags of a declaration to a parser, each group under its title. A flag that is not
     given sets no attribute.
     """
     titles = list(dict.fromkeys(o.title for o in options_of(cls)))
@@ -302,7 +302,9 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
 
 
 def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:
-    """Return the group with this title, created at its first use, or the parser without a title."""
+    """Returns the group with this title, created at its first use, or the parser without a
+    title.
+    """
     if not title:
         return parser
     known = {group.title: group for group in parser._action_groups}
@@ -310,7 +312,7 @@ def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsCo
 
 
 def _argument(o: Option) -> dict[str, Any]:
-    """Return the keywords of `add_argument` for the type."""
+    """Returns the keywords of `add_argument` for the type."""
     if o.plain == (bool,):
         return {"action": "store_false" if o.default is True else "store_true"}
     keywords: dict[str, Any] = {"action": "append"} if o.repeats else {}
@@ -326,12 +328,12 @@ _METAVARS: dict[Any, str] = {int: "N", float: "X"}
 
 
 def reader(kind: Any, flag: str) -> Callable[[str], Any]:
-    """Return a function that reads a word of a flag outside of declarations."""
+    """Returns a function that reads a word of a flag outside of declarations."""
     return lambda text: checked(kind, _spoken(kind, text), flag)
 
 
 def from_flags(cls: type[D], args: argparse.Namespace, **more: Any) -> D:
-    """Return the options from the flags of a command and `more`. Raises InputError."""
+    """Returns the options from the flags of a command and `more`. Raises InputError."""
     values = vars(args)
     flags = (o for o in options_of(cls) if o.flag is not None and o.name in values)
     given = {o.name: o.joined(values[o.name]) for o in flags}
@@ -342,17 +344,17 @@ def from_flags(cls: type[D], args: argparse.Namespace, **more: Any) -> D:
 
 
 def keys_of(*declarations: type[Declaration]) -> dict[str, Option]:
-    """Return the options that a recipe may set, by their keys."""
+    """Returns the options that a recipe may set, by their keys."""
     return {o.toml: o for cls in declarations for o in options_of(cls) if o.toml is not None}
 
 
 def config_of(cls: type[Declaration]) -> dict[str, Option]:
-    """Return the options of Olive's pass, by their names in JSON."""
+    """Returns the options of Olive's pass, by their names in JSON."""
     return {o.name.rstrip("_"): o for o in options_of(cls) if o.olive}
 
 
 def json_type(kind: Any) -> Any:
-    """Return the type of a value in JSON."""
+    """Returns the type of a value in JSON."""
     for mark in _marks(kind):
         if hasattr(mark, "json"):
             return mark.json
@@ -374,7 +376,7 @@ def _in_json(kind: Any) -> Iterator[Any]:
 
 
 def table_of(options: Iterable[Option], key: Callable[[Option], str | None]) -> str:
-    """Return a Markdown table of options: name by `key`, values, default and help."""
+    """Returns a Markdown table of options: name by `key`, values, default and help."""
     rows = ["| option | values | default | meaning |", "|---|---|---|---|"]
     for o in options:
         default = "" if o.default in (None, (), False, REQUIRED) else f"`{_shown(o.default)}`"

@@ -42,7 +42,7 @@ _SHOWN = 80  # characters of a value in a message
 
 
 def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
-    """Change the interface of a model, prove the result against the original, and let the hooks
+    """Changes the interface of a model, proves the result against the original, and lets the hooks
     write it. Raises InputError for a name that does not exist or is taken, and for a value of
     another type or shape.
     """
@@ -75,7 +75,7 @@ def edited(
     names: Mapping[str, str],
     dropped: Sequence[str],
 ) -> tuple[Program, list[str]]:
-    """Return a Program with these inputs constant, these values renamed and without these outputs,
+    """Returns a Program with these inputs constant, these values renamed and without these outputs,
     and notes on the consequences. Names are those of `program`, which does not change. Raises
     InputError.
     """
@@ -102,7 +102,7 @@ def edited(
 
 
 def values_of(model: ModelProto, given: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the arrays for inputs of a model. Raises InputError for an input that does not exist
+    """Returns the arrays for inputs of a model. Raises InputError for an input that does not exist
     or is not a tensor, and for a value of another type or shape.
     """
     inputs = {v.name: v for v in model.graph.input}
@@ -153,7 +153,7 @@ def is_file(value: Any) -> bool:
 
 
 def _read(where: str, declared: ValueInfoProto, text: str) -> Any:
-    """Return the value in a file, or the value of a JSON text; any other word is itself."""
+    """Returns the value in a file, or the value of a JSON text; any other word is itself."""
     if is_file(text):
         found = load_inputs(text, ModelProto(graph=GraphProto(input=[declared])))
         if declared.name not in found and len(found) > 1:
@@ -171,7 +171,7 @@ def _read(where: str, declared: ValueInfoProto, text: str) -> Any:
 
 
 def _converted(where: str, value: Any, code: int, dtype: np.dtype[Any]) -> Array:
-    """Return Python numbers as an array with the input's type. Raises InputError if it cannot
+    """Returns Python numbers as an array with the input's type. Raises InputError if it cannot
     represent them.
     """
     try:
@@ -204,7 +204,7 @@ def _holds(plain: Array, made: Array) -> bool:
 
 
 def sizes_bound(graph: GraphProto, bound: Mapping[str, Array]) -> dict[str, int]:
-    """Return the sizes of symbols that bound inputs fix. Raises InputError if two of them
+    """Returns the sizes of symbols that bound inputs fix. Raises InputError if two of them
     differ.
     """
     known, found = roles(graph), dict[str, int]()
@@ -252,7 +252,7 @@ def _bind(program: Program, name: str, array: Array) -> None:
 
 
 def _drop(program: Program, names: Iterable[str]) -> None:
-    """Remove outputs, and the nodes, weights and functions that only they need."""
+    """Removes outputs, and the nodes, weights and functions that only they need."""
     block = program.main
     outputs = {v.name: v for v in block.outputs}
     for name in dict.fromkeys(names):
@@ -270,7 +270,7 @@ def _drop(program: Program, names: Iterable[str]) -> None:
 
 
 def _check_names(model: ModelProto, names: Mapping[str, str]) -> None:
-    """Raise InputError unless every value can have its new name."""
+    """Raises InputError unless every value can have its new name."""
     graph, every = model.graph, value_names(model.graph)
     mine = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     mine |= {name for node in graph.node for name in node.output}
@@ -303,7 +303,7 @@ _PROOF = frozenset({"provider", "threads", "seeds", "legs", "inputs", "dims", "a
 
 
 def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -> Program:
-    """Return the model for the passes: joined, edited, with open dimensions, and with the weights
+    """Returns the model for the passes: joined, edited, with open dimensions, and with the weights
     of `lift` as inputs. Raises InputError and NotProved.
     """
     proof = _proof_of(options)
@@ -321,7 +321,7 @@ def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -
 
 
 def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
-    """Edit and split the result of the passes. Raises InputError and NotProved."""
+    """Edits and splits the result of the passes. Raises InputError and NotProved."""
     proof, weights = _proof_of(options), named_inputs(outcome.program, options.lift)
     if options.after is not None and has_edits(options.after):
         after: EditOptions = EDIT.options(options.after)
@@ -352,7 +352,7 @@ def _opened(
     model: Program, options: OptimizeOptions, table: Mapping[str, Any] | None, when: str,
     outcome: Outcome,
 ) -> Program:  # fmt: skip
-    """Return the model with the dimensions of the table made dynamic, or the model itself."""
+    """Returns the model with the dimensions of the table made dynamic, or the model itself."""
     if table is None or "open_batch" not in table:
         return model
     from onnxgrad.jobs.open_batch import open_batch, open_sizes
@@ -373,7 +373,7 @@ def _opened(
 
 
 def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:
-    """Return the result of a change, which is added to the outcome. Raises NotProved."""
+    """Returns the result of a change, which is added to the outcome. Raises NotProved."""
     summary = "" if found.report is None else found.report.summary
     outcome.changes.append(Change(what, tuple(found.notes), summary))
     return found.proved(what)
@@ -391,13 +391,13 @@ def _in_table(name: str) -> Iterator[None]:
 
 
 def _proof_of(options: OptimizeOptions) -> dict[str, Any]:
-    """Return the options of the proof for edits: those of the passes, without bounds."""
+    """Returns the options of the proof for edits: those of the passes, without bounds."""
     given = {k: v for k, v in options.proof().items() if k in _PROOF}
     return {**given, "verify": options.proves}
 
 
 def _for_edited(program: Program, options: EditOptions, proof: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a proof of a program in terms of the edited program."""
+    """Returns options of a proof of a program in terms of the edited program."""
     graph, names = to_proto(program).graph, options.rename or {}
     bound = values_of(program.proto, options.bind or {})
     made = dict(proof)

@@ -30,8 +30,8 @@ from onnxgrad.wording import perhaps
 
 
 def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks) -> Proved:
-    """Cut out a part, prove that it computes the same values as the whole model, and let the hooks
-    write it. Raises InputError as `extracted`.
+    """Cuts out a part, proves that it computes the same values as the whole model, and lets the
+    hooks write it. Raises InputError as `extracted`.
     """
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
@@ -46,7 +46,7 @@ def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks) -> Proved:
 def extracted(
     program: Program, inputs: Sequence[str] | None, outputs: Sequence[str] | None
 ) -> Program:
-    """Reduce a Program to the part between these values, and return it."""
+    """Reduces a Program to the part between these values, and returns it."""
     block = program.main
     values = {v.name: v for v in block.vars()}
     ends = _named(values, outputs, "output") if outputs else list(block.outputs)
@@ -90,8 +90,8 @@ def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[V
 
 @contextmanager
 def remove_what_served(program: Program, ends: Iterable[Var]) -> Iterator[None]:
-    """Remove the nodes, weights and functions that only these values need, after the code inside of
-    the context has removed their readers.
+    """Removes the nodes, weights and functions that only these values need, after the code inside
+    of the context has removed their readers.
     """
     block = program.main
     made = [v.definition for v in ends if v.definition is not None]
@@ -111,8 +111,8 @@ def proved(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
 ) -> Report:
-    """Compare the part, on the whole model's values at its inputs, with the whole model's values at
-    its outputs.
+    """Compares the part, on the whole model's values at its inputs, with the whole model's values
+    at its outputs.
     """
     whole = to_proto(load(model), weights=True)
     sizes = runnable(
@@ -135,7 +135,7 @@ def proved(
 
 
 def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:
-    """Return the model with these values as its outputs."""
+    """Returns the model with these values as its outputs."""
     made = copy_of(model)
     known = {v.name: v for v in (*model.graph.output, *model.graph.value_info)}
     del made.graph.output[:]

@@ -18,7 +18,7 @@ from onnxgrad.wording import did_you_mean, option
 
 @known_keywords
 def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
-    """Return the model with these sizes in the place of symbols, in every declared shape, in the
+    """Returns the model with these sizes in the place of symbols, in every declared shape, in the
     type you passed in. `optimize` then folds values that depend on them.
 
     Raises InputError for a symbol that no input has, and for a size below 0.
@@ -32,7 +32,7 @@ def fix_dims(model: ModelLike, dims: Mapping[str, int]) -> Any:
 
 
 def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
-    """Return the result of `fix_dims` as a ModelProto with its weights. Raises InputError if these
+    """Returns the result of `fix_dims` as a ModelProto with its weights. Raises InputError if these
     are larger than 2 GB.
     """
     made = copy_of(to_proto(load(model), weights=True))
@@ -43,7 +43,7 @@ def fixed(model: ModelLike, dims: Mapping[str, int]) -> ModelProto:
 def fix(
     made: ModelProto, dims: Mapping[str, int], words: tuple[str, str] = ("--fix-dim", "fix_dims")
 ) -> None:
-    """Replace symbols in a ModelProto; `words` are the names of the option in errors."""
+    """Replaces symbols in a ModelProto; `words` are the names of the option in errors."""
     known = list(roles(made.graph))
     for name, size in dims.items():
         where = option(f"{words[0]} {name}={size}", f"{words[1]}: {{{name!r}: {size!r}}}")

@@ -48,7 +48,7 @@ def float16(
     hooks: Hooks | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Convert a model and prove the result. Errors of the work are stored in the outcome."""
+    """Converts a model and proves the result. Errors of the work are stored in the outcome."""
     outcome, hooks, clock = outcome or Outcome(), hooks or Hooks(), Clock()
     proof = None
     if options.verify:
@@ -79,8 +79,8 @@ def float16(
 def _converted(
     model: ModelLike, halving: Float16, proof: Mapping[str, Any] | None, clock: Clock, auto: bool
 ) -> Outcome:
-    """Convert, and prove unless `proof` is None; with `auto`, search for the nodes that must stay
-    in float32. Raises errors as `optimize`.
+    """Converts, and proves unless `proof` is None; with `auto`, searches for the nodes that must
+    stay in float32. Raises errors as `optimize`.
     """
     large = [] if proof is None else values_beyond(model, LARGEST, FAR, proof)
     halving = replace(halving, large=tuple(large))
@@ -122,8 +122,8 @@ def _converted(
 
 
 def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
-    """Return how onnxruntime crashes while it loads the refuted result; empty if it does not, or if
-    no Transpose can be the cause.
+    """Returns how onnxruntime crashes while it loads the refuted result; empty if it does not, or
+    if no Transpose can be the cause.
     """
     if refuted.done is None:
         return ""
@@ -141,14 +141,14 @@ def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
 
 
 def names_of(given: Sequence[str]) -> str:
-    """Return names in the form of the pass, where a blank separates names and a ? matches it."""
+    """Returns names in the form of the pass, where a blank separates names and a ? matches it."""
     return " ".join(name.replace(" ", "?") for name in several(given, "names to keep or convert"))
 
 
 def values_beyond(
     model: ModelLike, least: float, most: float, proof: Mapping[str, Any]
 ) -> list[str]:
-    """Return the float32 values of the main graph with an element whose magnitude is above `least`
+    """Returns the float32 values of the main graph with an element whose magnitude is above `least`
     and below `most`, on the inputs of a proof with these options of `verify`.
 
     The result is empty if the model does not run; the proof reports the reason.

@@ -43,7 +43,7 @@ class Float16Search:
     kept: list[Stay] = field(default_factory=list)
 
     def run(self) -> Outcome:
-        """Return the proved result. Raises RewriteRefuted if the proof fails whatever
+        """Returns the proved result. Raises RewriteRefuted if the proof fails whatever
         nodes stay.
         """
         found = self._try(None)
@@ -67,8 +67,8 @@ class Float16Search:
     def _first_bad(
         self, low: int, found: RewriteRefuted
     ) -> tuple[int, tuple[RewriteRefuted, Rewrite] | None]:
-        """Return the number of conversions that pass, and the next one with its refutation, or None
-        if no proof is left.
+        """Returns the number of conversions that pass, and the next one with its refutation, or
+        None if no proof is left.
         """
         high, refuted = len(_rewrites(found)), found
         while high - low > 1:
@@ -85,7 +85,7 @@ class Float16Search:
         return low, (refuted, _rewrites(refuted)[high - 1])
 
     def _rest(self, rest: Sequence[Rewrite], found: RewriteRefuted, low: int) -> Outcome:
-        """Return the result with all of these in float32. Raises the refutation if the
+        """Returns the result with all of these in float32. Raises the refutation if the
         proof fails.
         """
         if low == 0:
@@ -125,7 +125,7 @@ class Float16Search:
 
 
 def _why(refuted: RewriteRefuted) -> str:
-    """Return the worst difference, or why nothing is proved."""
+    """Returns the worst difference, or why nothing is proved."""
     found = refuted.report.worst
     return refuted.report.summary if found is None or found.ok else str(found)
 

@@ -117,8 +117,8 @@ _FORMED: dict[type[Declaration], Callable[..., Any]] = {
 def derive(
     model: ModelLike, options: Limits, hooks: Hooks | None = None, proof: GradOptions | None = None
 ) -> Derived:
-    """Form the derivative that the options describe, check a sample of it as `proof` says, and let
-    the hooks write it if the check passes. Raises InputError as `onnxgrad.gradient`.
+    """Forms the derivative that the options describe, checks a sample of it as `proof` says, and
+    lets the hooks write it if the check passes. Raises InputError as `onnxgrad.gradient`.
     """
     hooks, started, report, rows = hooks or Hooks(), time.perf_counter(), None, None
     proves, each = proof is not None and proof.verify, None
@@ -170,7 +170,7 @@ class _Each:
             self.model = to_proto(self.program, weights=True)
 
     def mapped(self, found: Any) -> Any:
-        """Map a derivative at a batch of 1 over the samples."""
+        """Maps a derivative at a batch of 1 over the samples."""
         drop_parts(found.program.main, self.parts)
         if isinstance(found, Derivative):
             of_each(found, self.samples)
@@ -194,8 +194,8 @@ class _Each:
     def proved(
         self, model: ModelLike, found: Any, proof: GradOptions, hooks: Hooks
     ) -> tuple[Report, GradOptions]:
-        """Compare the derivatives of several samples with those of each sample by itself, which may
-        be equal in all samples. Return the options of a proof at a batch of 1.
+        """Compares the derivatives of several samples with those of each sample by itself, which
+        may be equal in all samples. Returns the options of a proof at a batch of 1.
         """
         dims = {n: size for n, size in (proof.dims or {}).items() if n != self.samples.symbol}
         if self.size:
@@ -219,7 +219,7 @@ class _Each:
 def check(
     model: ModelLike, options: CheckGradientOptions | CheckProductOptions, hooks: Hooks, **more: Any
 ) -> GradientReport:
-    """Compare a gradient, or a product with a derivative, with finite differences, value by value.
+    """Compares a gradient, or a product with a derivative, with finite differences, value by value.
     Raises errors as `onnxgrad.check_gradient`.
     """
     checking = check_gradient if isinstance(options, CheckGradientOptions) else check_product
@@ -228,7 +228,7 @@ def check(
 
 
 def _forming(options: Declaration) -> dict[str, Any]:
-    """Return the options that form a derivative, by name."""
+    """Returns the options that form a derivative, by name."""
     limits = {o.name for cls in (Limits, PerSample) for o in options_of(cls)}
     return {name: value for name, value in options.settings().items() if name not in limits}
 
@@ -236,7 +236,7 @@ def _forming(options: Declaration) -> dict[str, Any]:
 def _sample(
     model: ModelLike, found: Any, options: Limits, hooks: Hooks, proof: GradOptions
 ) -> GradientReport:
-    """Check some of the values numerically, with the same options otherwise."""
+    """Checks some of the values numerically, with the same options otherwise."""
     original = load(model)
     original.digests = found.program.digests  # the weights that are written are those checked
     if isinstance(options, FunctionGradientOptions):
@@ -256,8 +256,8 @@ def _sample(
 
 
 def _equal_parts(found: Split, hooks: Hooks, proof: GradOptions) -> dict[str, Any]:
-    """Compare both parts, one after the other, with the gradient in one graph. Return what a check
-    needs to run them. Raises NotProved if they differ.
+    """Compares both parts, one after the other, with the gradient in one graph. Returns what a
+    check needs to run them. Raises NotProved if they differ.
     """
     hooks.on_stage("both parts against the gradient")
     whole, both = (to_proto(p, weights=True) for p in (found.program, as_functions(found)))
@@ -272,7 +272,7 @@ def _equal_parts(found: Split, hooks: Hooks, proof: GradOptions) -> dict[str, An
 
 
 def spread(names: Sequence[str]) -> list[str]:
-    """Return a few of the names, evenly spread, the first and the last included."""
+    """Returns a few of the names, evenly spread, the first and the last included."""
     if len(names) <= _SAMPLE:
         return list(names)
     return [names[round(i * (len(names) - 1) / (_SAMPLE - 1))] for i in range(_SAMPLE)]

@@ -136,7 +136,7 @@ class _Places(_Pairs):
 
 
 def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[str, Any]:
-    """Return the pairs of a flag whose names may contain '=': the name of a pair is the longest of
+    """Returns the pairs of a flag whose names may contain '=': the name of a pair is the longest of
     the `known` names that the pair begins with.
     """
     found = {}
@@ -189,7 +189,7 @@ class PartOf:
         return value
 
     def options(self, value: Mapping[str, Any], **more: Any) -> Any:
-        """Return the options of the job from a table and `more`. Raises InputError."""
+        """Returns the options of the job from a table and `more`. Raises InputError."""
         others = {*self.files, *self.parts}
         own = {name: v for name, v in value.items() if name not in others}
         return self.job.from_settings({**more, **own})
@@ -332,7 +332,7 @@ class Running(Limits):
     threads: Threads = option(1, "threads of onnxruntime (default: 1)", toml="verify.threads")
 
     def running(self) -> dict[str, Any]:
-        """Return these options as keywords of `verify` and `bench`."""
+        """Returns these options as keywords of `verify` and `bench`."""
         given = {"inputs": self.inputs, "dims": self.dims}
         some = {name: value for name, value in given.items() if value is not None}
         return {"provider": self.provider, "threads": self.threads, **some}
@@ -416,7 +416,7 @@ class Proof(Running, Bounds):
     )
 
     def proof(self) -> dict[str, Any]:
-        """Return the arguments of `verify` that differ from its defaults."""
+        """Returns the arguments of `verify` that differ from its defaults."""
         given = {o.name: (getattr(self, o.name), o.default) for o in options_of(Proof)}
         limits = {o.name for o in options_of(Limits)}
         return {k: a for k, (a, b) in given.items() if k not in limits and a is not b}

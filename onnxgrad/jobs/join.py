@@ -87,7 +87,7 @@ def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks) -> Prov
 
 
 def joined(a: Program, b: Program, options: JoinOptions) -> Joined:
-    """Return both models, which are changed, as one. Raises InputError if a value does not fit its
+    """Returns both models, which are changed, as one. Raises InputError if a value does not fit its
     input, if names collide, and if the opsets cannot be made equal.
     """
     for which, program in (("A", a), ("B", b)):
@@ -129,7 +129,7 @@ def joined(a: Program, b: Program, options: JoinOptions) -> Joined:
 
 
 def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
-    """Return the value of A for each linked input of B."""
+    """Returns the value of A for each linked input of B."""
     outputs = [v.name for v in a.main.outputs]
     sources = {*outputs, *(v.name for v in a.main.inputs)}
     inputs = [v.name for v in b.main.inputs]
@@ -159,7 +159,7 @@ def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
 
 
 def _end(missing: str, name: str, known: Collection[str], other: str, where: str) -> str:
-    """Return the value with this name, which may begin with its model: `A.logits`. Raises
+    """Returns the value with this name, which may begin with its model: `A.logits`. Raises
     InputError.
     """
     found = name if name in known else name.removeprefix(f"{missing[0]}.")
@@ -199,7 +199,7 @@ def _kept_outputs(graph: GraphProto, links: Mapping[str, str], wanted: Sequence[
 
 
 def _own_outputs(graph: GraphProto, links: Mapping[str, str]) -> dict[str, str]:
-    """Return B's outputs by the name of their value. An output that is a linked input gets its own
+    """Returns B's outputs by the name of their value. An output that is a linked input gets its own
     value, by an Identity.
     """
     names = Names()
@@ -220,7 +220,7 @@ def _own_outputs(graph: GraphProto, links: Mapping[str, str]) -> dict[str, str]:
 
 
 def _align_opsets(a: Program, b: Program) -> list[str]:
-    """Raise the older model to the opset of the newer. Raises InputError."""
+    """Raises the older model to the opset of the newer. Raises InputError."""
     for domain, version in a.opsets.items():
         if domain and b.opsets.get(domain, version) != version:
             raise InputError(
@@ -239,7 +239,7 @@ def _align_opsets(a: Program, b: Program) -> list[str]:
 
 
 def _protos(a: Program, b: Program) -> tuple[ModelProto, ModelProto, Any, Any]:
-    """Return both as protobufs, with the folder of their external data; B's data is read if A's is
+    """Returns both as protobufs, with the folder of their external data; B's data is read if A's is
     in another folder.
     """
     first, second = copy_of(to_proto(a)), copy_of(to_proto(b))
@@ -255,13 +255,13 @@ def _protos(a: Program, b: Program) -> tuple[ModelProto, ModelProto, Any, Any]:
 
 
 def _dims(value: ValueInfoProto) -> Sequence[Any]:
-    """Return the declared sizes of a tensor: numbers, symbols, None."""
+    """Returns the declared sizes of a tensor: numbers, symbols, None."""
     shape = value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ()
     return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in shape]
 
 
 def _align_sizes(a: GraphProto, b: GraphProto, links: Mapping[str, str]) -> list[str]:
-    """Make symbols of both models equal if they name the same size, and different otherwise; fix a
+    """Makes symbols of both models equal if they name the same size, and different otherwise; fix a
     symbol if the other model has a number.
     """
     mine = {v.name: v for v in (*a.input, *a.output)}
@@ -299,7 +299,7 @@ def _align_sizes(a: GraphProto, b: GraphProto, links: Mapping[str, str]) -> list
 
 
 def _fix_graph(graph: GraphProto, sizes: Mapping[str, int]) -> None:
-    """Apply `fix` to a graph."""
+    """Applies `fix` to a graph."""
     alone = ModelProto(graph=graph)
     fix(alone, sizes)
     graph.CopyFrom(alone.graph)
@@ -326,7 +326,7 @@ class _Classes:
 
 
 def _align_functions(a: ModelProto, b: ModelProto) -> None:
-    """Rename local functions that have the name of another function, or of an operator, of the
+    """Renames local functions that have the name of another function, or of an operator, of the
     other model.
     """
     mine, theirs = ({key_of(f): f for f in m.functions} for m in (a, b))
@@ -373,7 +373,7 @@ def _rename(
     interface: Iterable[str],
     prefix: str,
 ) -> None:
-    """Make all names of B's values and nodes different from A's, except those that B
+    """Makes all names of B's values and nodes different from A's, except those that B
     reads from A.
     """
     names, wanted = Names(), {*ends.values()}
@@ -402,7 +402,7 @@ def _rename(
 def _merge(
     first: ModelProto, second: ModelProto, kept: Sequence[str], links: Mapping[str, str]
 ) -> None:
-    """Add all of B to A."""
+    """Adds all of B to A."""
     a, b = first.graph, second.graph
     inner = {v.name for v in a.input} | {v.name for v in a.value_info} | {*kept}
     a.value_info.extend(v for v in a.output if v.name not in inner)
@@ -437,7 +437,7 @@ def _merge_entries(mine: Any, theirs: Any) -> None:
 
 
 def _metadata_notes(a: Program, b: Program) -> list[str]:
-    """Return notes on metadata of B that is lost."""
+    """Returns notes on metadata of B that is lost."""
     return [
         f"metadata '{key}' is that of A" for key in a.metadata
         if b.metadata.get(key, a.metadata[key]) != a.metadata[key]

@@ -55,7 +55,7 @@ class LiftedModel(Proved):
 def lift(
     model: ModelLike, options: LiftOptions, hooks: Hooks, *, paying: bool = False
 ) -> LiftedModel:
-    """Split a model, prove preparation and rest together, and let the hooks write the rest.
+    """Splits a model, proves preparation and rest together, and lets the hooks write the rest.
     `paying`: leave nodes that take no longer than one more input does. Raises InputError for a name
     that matches nothing, and if nothing can be lifted.
     """
@@ -92,7 +92,7 @@ def lift(
 
 
 def prepare_path(rest: Path) -> Path:
-    """Return the default path of the preparation, beside the rest."""
+    """Returns the default path of the preparation, beside the rest."""
     return rest.with_name(f"{rest.stem}.prepare.onnx")
 
 
@@ -107,7 +107,7 @@ def _nothing(is_little: bool) -> str:
 
 
 def lifted(program: Program, names: Sequence[str], *, paying: bool = False) -> list[str]:
-    """Return the values that the rest of a program reads and that depend on these weights and
+    """Returns the values that the rest of a program reads and that depend on these weights and
     constants alone; with `paying`, of nodes that take longer than passing these values as inputs.
     """
     block = program.main
@@ -144,7 +144,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 def what_pays(made: dict[Binding, bool], weights: set[Var]) -> dict[Binding, bool]:
-    """Return the part of a preparation that takes longer in each run than passing its results as
+    """Returns the part of a preparation that takes longer in each run than passing its results as
     inputs.
 
     Inputs that only the preparation reads are saved. Views of a weight, and a Transpose that
@@ -184,7 +184,7 @@ def _is_free(b: Binding) -> bool:
 
 
 def _microseconds(b: Binding) -> float:
-    """Return an estimate of the time of a binding; infinite if its sizes are unknown."""
+    """Returns an estimate of the time of a binding; infinite if its sizes are unknown."""
     if b.op in _VIEWS:
         return 0.0
     sizes = [element_count(v.shape) for v in (*_results(b), *b.inputs) if v is not None]
@@ -197,7 +197,7 @@ def _microseconds(b: Binding) -> float:
 
 
 def _parts(made: Mapping[Binding, bool]) -> Iterator[list[Binding]]:
-    """Yield the connected parts of the bindings: within a part, results connect them."""
+    """Yields the connected parts of the bindings: within a part, results connect them."""
     left = dict.fromkeys(made)
     while left:
         part = [next(iter(left))]
@@ -234,7 +234,7 @@ def _ready(b: Binding, weights: set[Var], made: Mapping[Binding, bool]) -> bool:
 
 
 def _weights(program: Program, given: Sequence[str]) -> list[str]:
-    """Return the inputs and initializers that match names or globs. Raises InputError if a name
+    """Returns the inputs and initializers that match names or globs. Raises InputError if a name
     matches nothing.
     """
     block = program.main
@@ -252,7 +252,7 @@ def _weights(program: Program, given: Sequence[str]) -> list[str]:
 
 
 def with_inputs(program: Program, weights: Sequence[str]) -> Program:
-    """Return a program in which initializers of these names or globs are inputs with a default, so
+    """Returns a program in which initializers of these names or globs are inputs with a default, so
     that passes do not treat them as constants. Raises InputError.
     """
     made = load_own(program)
@@ -267,19 +267,19 @@ def with_inputs(program: Program, weights: Sequence[str]) -> Program:
 
 
 def named_inputs(program: Program, weights: bool | str | Sequence[str]) -> list[str]:
-    """Return the inputs that match names or globs, after `with_inputs`."""
+    """Returns the inputs that match names or globs, after `with_inputs`."""
     globs = () if isinstance(weights, bool) else several(weights, "weights")
     return [v.name for v in program.main.inputs if any(fnmatchcase(v.name, g) for g in globs)]
 
 
 def _values(program: Program, names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of these names in the file."""
+    """Returns the values of these names in the file."""
     tensors = {n: v.initializer for n, v in program.main.initializers.items()}
     return {n: program.array(t) for n in names if (t := tensors.get(n)) is not None}
 
 
 def _ask(program: Program, names: Iterable[str]) -> None:
-    """Make these initializers inputs."""
+    """Makes these initializers inputs."""
     block = program.main
     for name in names:
         if name in block.initializers:
@@ -287,7 +287,7 @@ def _ask(program: Program, names: Iterable[str]) -> None:
 
 
 def _sources(program: Program, ends: Iterable[str]) -> set[str]:
-    """Return the names of the values on which these depend."""
+    """Returns the names of the values on which these depend."""
     values = {v.name: v for v in program.main.vars()}
     work = [values[name] for name in ends]
     found = set[str]()
@@ -300,8 +300,8 @@ def _sources(program: Program, ends: Iterable[str]) -> set[str]:
 
 
 def _cut(program: Program, ends: Sequence[str]) -> None:
-    """Make these values inputs, and remove the nodes, weights, inputs and functions that only they
-    need.
+    """Makes these values inputs, and removes the nodes, weights, inputs and functions that only
+    they need.
     """
     block = program.main
     unread = {v for v in block.inputs if not v.use_count}

@@ -19,7 +19,7 @@ def change(
     unset: Sequence[str],
     header: Mapping[str, str | int],
 ) -> None:
-    """Set and remove entries of a Program."""
+    """Sets and removes entries of a Program."""
     before = to_proto(program)
     for key in unset:
         if key in values:
@@ -45,7 +45,7 @@ def change(
 
 
 def _check_rest(before: ModelProto, after: ModelProto) -> None:
-    """Raise InternalError if anything else differs."""
+    """Raises InternalError if anything else differs."""
     for model in (before, after):
         for name in ("metadata_props", *HEADER):
             model.ClearField(name)

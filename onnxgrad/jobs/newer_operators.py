@@ -26,7 +26,7 @@ class NewerOperators:
 
     @staticmethod
     def of(program: Program) -> NewerOperators:
-        """Return the chains of a program, found by the laws of `raise-composites`."""
+        """Returns the chains of a program, found by the laws of `raise-composites`."""
         chains: Counter[str] = Counter()
         opsets: dict[str, int] = {}
         for rule in raise_composites().laws:
@@ -37,7 +37,7 @@ class NewerOperators:
 
     @property
     def by_operator(self) -> dict[str, dict[str, int]]:
-        """Return the opset and the number of chains of each operator, for JSON."""
+        """Returns the opset and the number of chains of each operator, for JSON."""
         return {name: {"opset": self.opsets[name], "chains": n} for name, n in self.chains.items()}
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class NewerOperators:
 
 
 def _found(rule: Rule, program: Program) -> int:
-    """Return the number of bindings that match the pattern and whose opset lacks the operator."""
+    """Returns the number of bindings that match the pattern and whose opset lacks the operator."""
     return sum(
         lacks(rule, b)
         and may_match(rule.pattern, b)

@@ -46,8 +46,8 @@ class SizedModel(Proved):
 
 
 def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> OpenedModel:
-    """Open the batch, prove every row, and let the hooks write the result. Raises InputError that
-    names the node if rows depend on each other or no rule applies.
+    """Opens the batch, proves every row, and lets the hooks write the result. Raises InputError
+    that names the node if rows depend on each other or no rule applies.
     """
     for name in ("follow", "reference"):
         if getattr(options, name):
@@ -65,8 +65,8 @@ def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Ope
 
 
 def vmap(model: ModelLike, options: VmapOptions, hooks: Hooks) -> OpenedModel:
-    """Map the model over a new axis of inputs, prove every row, and let the hooks write the result.
-    Raises InputError that names the node if no rule applies.
+    """Maps the model over a new axis of inputs, proves every row, and lets the hooks write the
+    result. Raises InputError that names the node if no rule applies.
     """
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
@@ -103,9 +103,9 @@ def _row_proof(
 
 
 def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> SizedModel:
-    """Open sizes other than the batch (with `inputs` or `batch` the batch too), prove the result at
-    the sizes of the file and of references, run it at others, and let the hooks write it. Raises
-    InputError that names the node at which a size cannot be followed with certainty.
+    """Opens sizes other than the batch (with `inputs` or `batch` the batch too), proves the result
+    at the sizes of the file and of references, runs it at others, and lets the hooks write it.
+    Raises InputError that names the node at which a size cannot be followed with certainty.
     """
     with hooks.limits(options.timeout, options.max_memory):
         model = settled(model)
@@ -138,7 +138,7 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
 def _compared(
     model: ModelProto, references: Sequence[ModelProto], wanted: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the new sizes for which a reference has another number than the file, used for no
+    """Returns the new sizes for which a reference has another number than the file, used for no
     other size.
     """
     places = {v.name: i for i, v in enumerate(model.graph.input)}
@@ -174,8 +174,8 @@ def _at_sizes(
     originals: Sequence[ModelProto], opened: OpenedSizes, rows: Opened | None,
     options: OpenBatchOptions,
 ) -> Report:  # fmt: skip
-    """Prove the model at the sizes of the file and of each reference, run it at other sizes, and
-    prove its rows.
+    """Proves the model at the sizes of the file and of each reference, runs it at other sizes, and
+    proves its rows.
     """
     made = to_proto(opened.program, weights=True)
     reports = [
@@ -205,7 +205,7 @@ def _at_sizes(
 
 
 def _by_place(original: ModelProto, made: ModelProto) -> dict[str, str]:
-    """Pair inputs and outputs by position, because exporters invent different names at each
+    """Pairs inputs and outputs by position, because exporters invent different names at each
     export.
     """
     return {
@@ -220,7 +220,7 @@ def _by_place(original: ModelProto, made: ModelProto) -> dict[str, str]:
 
 
 def _sizes_of(original: ModelProto, made: ModelProto, opened: OpenedSizes) -> str:
-    """Return the sizes that a model fixes, by the opened model's names for them."""
+    """Returns the sizes that a model fixes, by the opened model's names for them."""
     fixed = {v.name: shape_of(v.name, v.type.tensor_type) for v in original.graph.input}
     found: dict[str, object] = {}
     for v in made.graph.input:

@@ -61,7 +61,7 @@ class Job:
     def of(
         options: OptimizeOptions, hooks: Hooks, recipe: Recipe | None = None, name: str = ""
     ) -> Job:
-        """Return the work for these options. Raises InputError for a pass that does not exist, and
+        """Returns the work for these options. Raises InputError for a pass that does not exist, and
         for decisions that cannot be read.
         """
         pipeline = pipeline_of(options, hooks.plugins)
@@ -69,7 +69,7 @@ class Job:
         return Job(options, hooks, recipe, name, pipeline, printing, Tuning.of(options.tune))
 
     def run(self, model: ModelLike, outcome: Outcome) -> Outcome:
-        """Fill in the outcome. Errors of onnxgrad are stored in it, not raised."""
+        """Fills in the outcome. Errors of onnxgrad are stored in it, not raised."""
         clock, options = Clock(), self.options
         more = self.hooks.seconds + (0 if self.tuning is None else self.tuning.seconds)
         seconds = (options.timeout or SECONDS) + more if more else options.timeout
@@ -121,7 +121,7 @@ class Job:
         )
 
     def _check(self, program: Program) -> None:
-        """Raise InputError, before any rewrite, for names that do not exist in the model."""
+        """Raises InputError, before any rewrite, for names that do not exist in the model."""
         self.hooks.on_read(program)
         check_names(program, self.options.inline)
         if self.recipe is not None:
@@ -144,8 +144,8 @@ def optimize(
     hooks: Hooks | None = None,
     outcome: Outcome | None = None,
 ) -> Outcome:
-    """Rewrite a model, prove the result and pass it to the hooks, with the recipe of the options.
-    Raises InputError for invalid options; errors of the work are stored in the outcome.
+    """Rewrites a model, proves the result and passes it to the hooks, with the recipe of the
+    options. Raises InputError for invalid options; errors of the work are stored in the outcome.
     """
     outcome = outcome or Outcome(explain=options.explain)
     recipe = None if options.recipe is None else find(os.fspath(options.recipe))
@@ -155,7 +155,7 @@ def optimize(
 
 
 def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipeline:
-    """Return the passes to run: those of the options, then `plugins` and `infer-shapes`. Raises
+    """Returns the passes to run: those of the options, then `plugins` and `infer-shapes`. Raises
     InputError.
     """
     made = Pipeline.of(
@@ -248,7 +248,7 @@ class _Merged:
         self.before = self.added = 0
 
     def growth(self) -> int:
-        """Return the bytes that merging added and no other pass removed."""
+        """Returns the bytes that merging added and no other pass removed."""
         if self.added <= 0:
             return 0
         return min(self.added, constant_bytes(self.program) - self.at_first)
@@ -281,7 +281,7 @@ def optimize_program(
     blame: bool = True,
     ahead: bool = False,
 ) -> Outcome:
-    """Run `pipeline` over a fresh reading of `model` and prove the result; `proof` has options of
+    """Runs `pipeline` over a fresh reading of `model` and proves the result; `proof` has options of
     `verify.verify`.
 
     `each` also proves every rewrite on its own operands when it happens (see
@@ -329,7 +329,7 @@ def optimize_program(
 
 @contextlib.contextmanager
 def _ahead(program: Program, options: Mapping[str, Any]) -> Iterator[tuple[Any, Ahead] | None]:
-    """Yield the original and its runs, which begin now; None if they would gain nothing."""
+    """Yields the original and its runs, which begin now; None if they would gain nothing."""
     provider = providers_of(options.get("provider") or "cpu")[0]
     if provider != "cpu" or not may_run_ahead(program.proto, constant_bytes(program)):
         yield None
@@ -345,7 +345,7 @@ def _proof(
     options: Mapping[str, Any],
     begun: tuple[Any, Ahead] | None,
 ) -> Report:
-    """Compare the program with its original. `begun`: the result of `_ahead`. Raises CannotRun."""
+    """Compares the program with its original. `begun`: the result of `_ahead`. Raises CannotRun."""
     with contextlib.ExitStack() as left:
         original = left.enter_context(original_of(program)) if begun is None else begun[0]
         candidate = left.enter_context(runnable(program))
@@ -370,7 +370,7 @@ def _run(
     watch: tuple[Callable[[str], None], Fired | None],
     options: Mapping[str, Any],
 ) -> list[PassResult]:
-    """Run the pipeline. Raises RewriteRefuted for a rewrite that an EachTrace refutes."""
+    """Runs the pipeline. Raises RewriteRefuted for a rewrite that an EachTrace refutes."""
     if not isinstance(trace, EachTrace):
         return pipeline.run(program, trace, *watch)
     trace.watch(program, {k: v for k, v in options.items() if k not in _OF_THE_WHOLE})
@@ -385,7 +385,7 @@ def _run(
 
 
 def _name_as_before(program: Program, trace: Trace) -> None:
-    """Give each value that replaces a value of the file the name of that value."""
+    """Gives each value that replaces a value of the file the name of that value."""
     names = {name for node in every_node(program.proto.graph.node) for name in node.output}
     names -= {v.name for block in program.blocks() for v in block.vars()}
     graphs = (block.proto for block in program.blocks() if isinstance(block.proto, GraphProto))
@@ -411,7 +411,7 @@ def _name_as_before(program: Program, trace: Trace) -> None:
 def _stated(
     pipeline: Pipeline, original: ModelProto | Path, trace: Trace, options: Mapping[str, Any]
 ) -> Any:
-    """Return the reference of the proof: the original, extended by passes that add outputs."""
+    """Returns the reference of the proof: the original, extended by passes that add outputs."""
     found: Any = original
     for p in pipeline.passes:
         found = p.stated(found, trace, providers_of(options.get("provider") or "cpu")[0])
@@ -421,7 +421,7 @@ def _stated(
 def _culprit(
     model: ModelLike, pipeline: Pipeline, total: int, done: Program, options: Mapping[str, Any]
 ) -> Rewrite | None:
-    """Return the first rewrite after which the result differs."""
+    """Returns the first rewrite after which the result differs."""
     if total == 0:
         return None
 

@@ -141,7 +141,7 @@ class Outcome(Plain):
         return {kind: round(spent, 3) for kind, spent in self.seconds.items()}
 
     def came_of(self, done: Outcome) -> None:
-        """Record the result of rewriting and proof, also a refuted one."""
+        """Records the result of rewriting and proof, also a refuted one."""
         self.rewritten, self.passes, self.trace = done.rewritten, done.passes, done.trace
         self.each, self.report, self.search = done.each, done.report, done.search
         if done.rewritten is not None:
@@ -198,7 +198,7 @@ class Clock:
     spent: dict[str, float] = field(default_factory=dict)
 
     def switch(self, stage: str) -> None:
-        """Begin a stage. Every stage except reading, tuning, proving and writing is a pass."""
+        """Begins a stage. Every stage except reading, tuning, proving and writing is a pass."""
         now = time.perf_counter()
         self.spent[self.kind] = self.spent.get(self.kind, 0.0) + now - self.since
         self.since = now
@@ -230,7 +230,7 @@ class Hooks:
 
 
 def with_room(model: ModelLike) -> Hooks:
-    """Return the hooks of a job whose result has the type of `model`, so that its weights
+    """Returns the hooks of a job whose result has the type of `model`, so that its weights
     must fit.
     """
     return Hooks(on_read=lambda program: check_room(program, model))

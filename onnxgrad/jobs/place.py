@@ -96,7 +96,7 @@ class Copy(Plain):
 
 
 def called(b: Binding) -> str:
-    """Return the operator, and the node's name if it has one."""
+    """Returns the operator, and the node's name if it has one."""
     return f"{b.op} {b.node.name}".strip()
 
 
@@ -141,8 +141,8 @@ class PlacedModel(Plain):
 
 
 def place(model: ModelLike, options: PlaceOptions, hooks: Hooks | None = None) -> PlacedModel:
-    """Choose a device for every binding, mark all nodes, and let the hooks write the program, which
-    is the `model` of the result. Raises InputError for a rule that matches nothing.
+    """Chooses a device for every binding, marks all nodes, and lets the hooks write the program,
+    which is the `model` of the result. Raises InputError for a rule that matches nothing.
     """
     hooks = hooks or Hooks()
     rules = [r for text in several(options.device, "device") for r in rule(text)]
@@ -159,7 +159,7 @@ def place(model: ModelLike, options: PlaceOptions, hooks: Hooks | None = None) -
 def devices_of(
     program: Program, rules: Sequence[DeviceRule], *, default: str = "cpu", propagate: bool = False
 ) -> Placement:
-    """Choose a device for every binding, without writing anything.
+    """Chooses a device for every binding, without writing anything.
 
     The first rule that matches decides, else an existing mark. With `propagate`, other bindings get
     the device of all bindings of their operands if these agree, else that of all their readers;
@@ -193,7 +193,7 @@ def _propagate(
     order: Sequence[Binding],
     neighbours: Callable[[Binding], list[Binding]],
 ) -> None:
-    """Give bindings without a device the device of all their neighbours, if these agree."""
+    """Gives bindings without a device the device of all their neighbours, if these agree."""
     for b in order:
         near = {devices.get(n) for n in neighbours(b)}
         agreed = next(iter(near)) if len(near) == 1 else None
@@ -213,7 +213,7 @@ def _behind(b: Binding) -> list[Binding]:
 def _copies(
     program: Program, devices: dict[Binding, str], host: str
 ) -> tuple[list[Copy], list[Copy]]:
-    """Return one copy for each value and each device that reads but does not compute it. Constants
+    """Returns one copy for each value and each device that reads but does not compute it. Constants
     are copied beforehand.
     """
     inner: list[Copy] = []
@@ -250,7 +250,7 @@ def _copy(v: Var, source: str, target: str, readers: tuple[Binding, ...]) -> Cop
 
 
 def annotate(program: Program, placement: Placement, *, ir: bool = False) -> None:
-    """Write the placement into the program: `layer_ann` on every node, and with `ir` the IR's
+    """Writes the placement into the program: `layer_ann` on every node, and with `ir` the IR's
     device configurations.
 
     Nodes of the default device are marked, too, because onnxruntime runs an unmarked node on the
@@ -279,8 +279,8 @@ def annotate(program: Program, placement: Placement, *, ir: bool = False) -> Non
 
 
 def settings(placement: Placement) -> str:
-    """Return the value of `session.layer_assignment_settings`: `device(=annotation);...`, where `=`
-    requires the exact mark.
+    """Returns the value of `session.layer_assignment_settings`: `device(=annotation);...`, where
+    `=` requires the exact mark.
 
     onnxruntime calls CUDA devices `gpu` or `cuda`, with a number after a colon.
     """

@@ -46,21 +46,23 @@ class Proved:
         return self.report is None or self.report.ok
 
     def proved(self, what: str) -> Program:
-        """Return the program. Raises NotProved, with `what` in the message, if its proof failed."""
+        """Returns the program. Raises NotProved, with `what` in the message, if its proof
+        failed.
+        """
         if self.report is not None and not self.ok:
             raise NotProved(f"{what}: {self.report.summary}; nothing was written")
         return self.program
 
 
 def write_if_proved(found: P, hooks: Hooks) -> P:
-    """Return the model, after the hooks have written it unless its proof failed."""
+    """Returns the model, after the hooks have written it unless its proof failed."""
     if found.ok and hooks.write is not None:
         hooks.write(found.program)
     return found
 
 
 def require_runtime(provider: str) -> None:
-    """Raise InputError early if onnxruntime or one of the providers is missing or does
+    """Raises InputError early if onnxruntime or one of the providers is missing or does
     not start.
     """
     text = (
@@ -73,7 +75,7 @@ def require_runtime(provider: str) -> None:
 
 @contextlib.contextmanager
 def original_of(program: Program) -> Iterator[ModelProto | Path]:
-    """Yield the original of `program` in the form that onnxruntime loads: its file if
+    """Yields the original of `program` in the form that onnxruntime loads: its file if
     there is one.
     """
     if program.path is not None:
@@ -86,8 +88,8 @@ def original_of(program: Program) -> Iterator[ModelProto | Path]:
 
 @contextlib.contextmanager
 def runnable(program: Program) -> Iterator[ModelProto | Path]:
-    """Yield the program in a form that onnxruntime can load: weights in external files need a model
-    file beside them.
+    """Yields the program in a form that onnxruntime can load: weights in external files need a
+    model file beside them.
     """
     proto = outline(program)
     if not outside(proto):
@@ -101,14 +103,14 @@ def runnable(program: Program) -> Iterator[ModelProto | Path]:
 
 @contextlib.contextmanager
 def running(opened: AbstractContextManager[Any], options: Proof) -> Iterator[Run]:
-    """Yield a function that runs a model from `original_of` or `runnable` in onnxruntime."""
+    """Yields a function that runs a model from `original_of` or `runnable` in onnxruntime."""
     provider = providers_of(options.provider)[0]
     with opened as model:
         yield lambda feeds: run(model, feeds, provider=provider, threads=options.threads)
 
 
 def proved(program: Program, expected: Run, options: Proof) -> Report:
-    """Compare a program with `expected`, which computes its outputs by running the originals in
+    """Compares a program with `expected`, which computes its outputs by running the originals in
     onnxruntime, on every case of the proof. Raises CannotRun if the originals run on none.
     """
     proof = options.proof()
@@ -124,7 +126,7 @@ def proved(program: Program, expected: Run, options: Proof) -> Report:
 
 
 def _together(reports: Sequence[Report]) -> Report:
-    """Return the reports of several cases as one, or the first that refutes or proves nothing."""
+    """Returns the reports of several cases as one, or the first that refutes or proves nothing."""
     bad = next((r for r in reports if not r.ok), None)
     if bad is not None:
         return bad
@@ -143,7 +145,7 @@ def _together(reports: Sequence[Report]) -> Report:
 
 
 def _leg(legs: Sequence[Leg]) -> Leg:
-    """Return one check of several cases."""
+    """Returns one check of several cases."""
     return replace(
         next((leg for leg in legs if leg.why), legs[0]),
         cases=sum(leg.cases for leg in legs),

@@ -96,7 +96,7 @@ class Recipe:
     ci: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, model: str, found_by: Collection[str] = ()) -> dict[str, Any]:
-        """Return the options for one model: the common ones, then those of every glob that matches
+        """Returns the options for one model: the common ones, then those of every glob that matches
         its path or file name, or by which it was found.
         """
         found = dict(self.common)
@@ -110,7 +110,7 @@ class Recipe:
     def options(
         self, model: str, options: OptimizeOptions, found_by: Collection[str] = ()
     ) -> OptimizeOptions:
-        """Return the options for one model: those of the caller, else the recipe's."""
+        """Returns the options for one model: those of the caller, else the recipe's."""
         own = self.of(model, found_by)
         found = {OPTIONS[key].name: value for key, value in own.items() if key in OPTIONS}
         if "preset" in options.given:  # of preset and passes, only the one that the caller set
@@ -121,18 +121,18 @@ class Recipe:
         )
 
     def gates(self, model: str, found_by: Collection[str] = ()) -> Gates:
-        """Return the requirements of one model."""
+        """Returns the requirements of one model."""
         found = self.of(model, found_by)
         return Gates.from_settings(
             {GATES[key].name: value for key, value in found.items() if key in GATES}
         )
 
     def unmet(self, models: Collection[str]) -> list[str]:
-        """Return the globs that match none of the models."""
+        """Returns the globs that match none of the models."""
         return [p for p in self.models if not any(_means(p, model) for model in models)]
 
     def check_names(self, model: str, program: Program) -> None:
-        """Raise InputError, before any rewrite, for a required operator that neither a schema nor
+        """Raises InputError, before any rewrite, for a required operator that neither a schema nor
         the model has.
 
         Operators of a domain without schemas are accepted, because rewrites may add them; `check`
@@ -142,7 +142,7 @@ class Recipe:
         check_operators(required, operators_of(program), self.where, others=True)
 
     def check(self, model: str, outcome: Outcome) -> None:
-        """Raise NotProved if the optimised model misses a requirement, and InputError for a
+        """Raises NotProved if the optimised model misses a requirement, and InputError for a
         required operator that does not exist. Requirements of `left_to_ci` are ignored.
         """
         own, program, report = self.of(model), outcome.program, outcome.report
@@ -170,7 +170,7 @@ def _means(pattern: str, model: str) -> bool:
 
 
 def find(config: str | None) -> Recipe | None:
-    """Return the recipe of `--config FILE`, else of onnxgrad.toml in the current folder, or of
+    """Returns the recipe of `--config FILE`, else of onnxgrad.toml in the current folder, or of
     pyproject.toml if it has the table, else None.
 
     Raises InputError for a file that is missing or not TOML, for an unknown key, and if both files
@@ -191,7 +191,7 @@ def find(config: str | None) -> Recipe | None:
 
 
 def read(path: Path) -> Recipe:
-    """Return the recipe in a file. Raises InputError."""
+    """Returns the recipe in a file. Raises InputError."""
     try:
         data = tomllib.loads(text_of(path))
     except OSError as e:
@@ -213,7 +213,7 @@ def _table(data: Mapping[str, Any]) -> Any:
 
 
 def parse(table: Any, where: str) -> Recipe:
-    """Return the recipe of a table in the file `where`. Raises InputError, which names the key."""
+    """Returns the recipe of a table in the file `where`. Raises InputError, which names the key."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: [{TABLE}] must be a table")
     if not isinstance(table.get("models", {}), dict):
@@ -241,13 +241,14 @@ def _of_ci(table: Any, where: str) -> dict[str, Any]:
 
 
 def heading(where: str, name: str) -> str:
-    """Return the heading of a table of a recipe in that file."""
+    """Returns the heading of a table of a recipe in that file."""
     return f"[{TABLE}.{name}]" if Path(where).name == "pyproject.toml" else f"[{name}]"
 
 
 def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the options of a table by flat keys (`verify.seeds`), with files relative to `folder`.
-    `others` are keys that the caller reads itself. Raises InputError, which names the key.
+    """Returns the options of a table by flat keys (`verify.seeds`), with files relative to
+    `folder`. `others` are keys that the caller reads itself. Raises InputError, which names the
+    key.
     """
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
@@ -274,7 +275,7 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
 
 
 def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table of edits with files relative to `folder`."""
+    """Returns a table of edits with files relative to `folder`."""
     found = dict(table)
     if "model" in found:
         found["model"] = os.path.join(folder, found["model"])
@@ -292,7 +293,7 @@ def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(
     key: str, value: Any, known: Mapping[str, Option], where: str, others: Iterable[str] = ()
 ) -> Any:
-    """Return the value of a key. Raises InputError if the key is unknown or the value has another
+    """Returns the value of a key. Raises InputError if the key is unknown or the value has another
     type.
     """
     names = [*known, *others]
@@ -304,7 +305,7 @@ def _checked(
 
 
 def _beside(folder: Path, item: str) -> str:
-    """Return `[NAME=]FILE` with the file in `folder`."""
+    """Returns `[NAME=]FILE` with the file in `folder`."""
     name, equals, file = item.partition("=")
     if not equals or (folder / item).exists():
         return os.path.join(folder, item)

@@ -50,7 +50,7 @@ def smallest(
     statuses: Collection[int] | None = None,
     on_step: Callable[[str, ModelProto, int], None] | None = None,
 ) -> Reduction:
-    """Reduce a model, called `name`, as long as the check fails. At the deadline, return the
+    """Reduces a model, called `name`, as long as the check fails. At the deadline, returns the
     smallest model so far; a running check may finish.
 
     `statuses`: the exit codes of a command that count as failures, if the options name none. Raises
@@ -72,7 +72,7 @@ def _fails(
     scratch: Path,
     original: tuple[ModelProto, str, Collection[int] | None],
 ) -> Interesting:
-    """Return a function that returns whether a candidate still fails."""
+    """Returns a function that returns whether a candidate still fails."""
     if callable(check):
         asked = check
         if not asked(deepcopy(original[0])):
@@ -84,7 +84,7 @@ def _fails(
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a command. Raises InputError if it cannot be read."""
+    """Returns the words of a command. Raises InputError if it cannot be read."""
     try:
         words = shlex.split(text)
     except ValueError as error:

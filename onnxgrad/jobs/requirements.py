@@ -91,7 +91,7 @@ class Facts(Plain):
 
 
 def facts_of(program: Program, proto: ModelProto) -> Facts:
-    """Return the facts of a program, which `proto` contains, without running it."""
+    """Returns the facts of a program, which `proto` contains, without running it."""
     stats = stats_of(proto)
     return Facts(
         inputs={v.name: _type(v, default=v.initializer is not None) for v in program.main.inputs},
@@ -109,7 +109,7 @@ def _type(var: Var, *, default: bool = False) -> str:
 
 
 def rounded(value: float, digits: int) -> float:
-    """Return a number with this many significant digits."""
+    """Returns a number with this many significant digits."""
     return float(f"{value:.{digits}g}")
 
 
@@ -175,7 +175,7 @@ class Held(Plain):
 
 
 def check_quantity(name: str) -> None:
-    """Raise InputError for a key of `require` that names neither operators nor a quantity."""
+    """Raises InputError for a key of `require` that names neither operators nor a quantity."""
     for part in map(str.strip, name.split("+")):
         if not part or (part in QUANTITIES and name != part):
             raise InputError(
@@ -185,7 +185,7 @@ def check_quantity(name: str) -> None:
 
 
 def bound_of(name: str, text: Any) -> Bound:
-    """Return the bound of a quantity: text such as "<=164", an exact number, or a list of checks.
+    """Returns the bound of a quantity: text such as "<=164", an exact number, or a list of checks.
     Raises InputError.
     """
     if name == "legs":
@@ -234,7 +234,7 @@ def _bound(match: re.Match[str]) -> Bound:
 
 
 def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
-    """Return why the bound does not fit the quantity, or an empty text."""
+    """Returns why the bound does not fit the quantity, or an empty text."""
     if match["unit"] and name not in SIZES:
         return f"only {' and '.join(SIZES)} have a unit"
     if bound.of and name != "latency":
@@ -247,14 +247,14 @@ def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
 
 
 def operators_of(program: Program) -> set[str]:
-    """Return the full names of the operators in a program, its nested graphs and its functions."""
+    """Returns the full names of the operators in a program, its nested graphs and its functions."""
     return {full_name(b.domain, b.op) for block in program.blocks() for b in block.bindings}
 
 
 def check_operators(
     required: Iterable[str], known: Collection[str], where: str, *, others: bool = False
 ) -> None:
-    """Raise InputError for the first required count of operators that neither a schema nor `known`
+    """Raises InputError for the first required count of operators that neither a schema nor `known`
     has. With `others`, operators of a domain without schemas pass.
     """
     domains = {name.rpartition("::")[0] for name in _schemas()}
@@ -283,7 +283,7 @@ def hold(
     baseline: Facts | None = None,
     proof: Report | None = None,
 ) -> Held:
-    """Return whether `result` meets a bound; `given` are the facts of the model before
+    """Returns whether `result` meets a bound; `given` are the facts of the model before
     rewriting.
     """
     missing = Held(name, str(bound), None, None, held=False)
@@ -318,7 +318,7 @@ def hold(
 
 
 def _interface(facts: Facts) -> list[list[tuple[str, str]]]:
-    """Return names and types in their order."""
+    """Returns names and types in their order."""
     return [list(facts.inputs.items()), list(facts.outputs.items())]
 
 
@@ -345,7 +345,7 @@ def _value(facts: Facts, name: str) -> float | None:
 
 
 def left_to_ci(required: Mapping[str, Any]) -> list[str]:
-    """Return the requirements that only `onnxgrad ci` can check, because they need a baseline or
+    """Returns the requirements that only `onnxgrad ci` can check, because they need a baseline or
     measurements.
     """
     return [
@@ -356,7 +356,7 @@ def left_to_ci(required: Mapping[str, Any]) -> list[str]:
 
 
 def within_tolerance(limit: float | None, proof: Report | None) -> list[Held]:
-    """Return whether every difference is within the limit, relative to the largest value; an empty
+    """Returns whether every difference is within the limit, relative to the largest value; an empty
     list without a limit or a proof.
     """
     if limit is None or proof is None:

@@ -210,5 +210,5 @@ class MetadataOptions(Limits, Header):
     unset: Names = option((), "remove an entry; may repeat", metavar="KEY")
 
     def header(self) -> dict[str, str | int]:
-        """Return the fields of the header that are set."""
+        """Returns the fields of the header that are set."""
         return {k: v for k, v in self.shared(Header).items() if v is not None}

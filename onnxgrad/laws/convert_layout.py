@@ -71,7 +71,7 @@ class Network:
         return level
 
     def _block(self, level: list[int]) -> float:
-        """Fill paths that go one level down at each step until none is left. Returns the flow."""
+        """Fills paths that go one level down at each step until none is left. Returns the flow."""
         total, next_edge, path = 0.0, [0] * len(self._edges), list[int]()
         while True:
             at = self._to[path[-1]] if path else 0
@@ -244,7 +244,7 @@ class Choice:
 
 
 def _join(network: Network, has: int, wants: set[int], cost: int) -> None:
-    """Add edges that cost `cost` once if any node of `wants` is on another side than `has`."""
+    """Adds edges that cost `cost` once if any node of `wants` is on another side than `has`."""
     others = wants - {has}
     if not others:
         return

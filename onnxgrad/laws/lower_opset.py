@@ -22,8 +22,8 @@ from onnxgrad.laws.raise_opset import CAPS_A_MASK, Refused, caps_a_mask, refuse_
 
 
 def lower(b: Binding, old: int, new: int) -> None:
-    """Convert `b`, which has the form of opset `new`, to the form of opset `old`. Its block has the
-    old opset already. Raises Refused if there is no such form.
+    """Converts `b`, which has the form of opset `new`, to the form of opset `old`. Its block has
+    the old opset already. Raises Refused if there is no such form.
     """
     schema = attributes.schema(b.op, old, "")
     if schema is None:
@@ -50,7 +50,7 @@ _AXES_OF_RESULTS = frozenset({"Unsqueeze", "OneHot"})
 
 
 def _axes_from_the_front(b: Binding) -> None:
-    """Replace negative axes by nonnegative ones. Raises Refused."""
+    """Replaces negative axes by nonnegative ones. Raises Refused."""
     of = b.out if b.op in _AXES_OF_RESULTS else b.operand(0)
     for name, value in list(b.attrs.items()):
         axes = value if isinstance(value, tuple) else (value,)
@@ -189,7 +189,7 @@ _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
 
 
 def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:
-    """Turn constant operands into attributes if they are attributes there. Raises Refused."""
+    """Turns constant operands into attributes if they are attributes there. Raises Refused."""
     kept = []
     for i, v in enumerate(b.inputs):
         name = signature.moved_to_attribute(b.op, "", schema.since_version, i)
@@ -237,8 +237,8 @@ def _as_attribute(b: Binding, schema: OpSchema, name: str, v: Var) -> None:
 
 
 def _without_defaults(b: Binding, schema: OpSchema, new: int) -> None:
-    """Remove attributes that the old version lacks if they have their default value. Raises Refused
-    for any other value.
+    """Removes attributes that the old version lacks if they have their default value. Raises
+    Refused for any other value.
     """
     defaults = attributes.schema_defaults(b.op, new, "")
     for name, value in list(b.attrs.items()):

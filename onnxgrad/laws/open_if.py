@@ -30,7 +30,7 @@ def if_of_constant(c: Var, root: Binding) -> Any:
 
 
 def take_branch(root: Binding, branch: BindingBlock) -> Any:
-    """Copy the branch that an If takes into the If's block. Returns the values that replace the
+    """Copies the branch that an If takes into the If's block. Returns the values that replace the
     If's results, or None or a Decline if that is not possible.
     """
     results = list(zip(root.outputs, branch.outputs))
@@ -57,8 +57,8 @@ def take_branch(root: Binding, branch: BindingBlock) -> Any:
 
 
 def _constants(branch: BindingBlock, into: BindingBlock, mapping: dict[Var, Var | None]) -> bool:
-    """Copy the branch's initializers to `into`, as Constants in a function and below IR 4. Returns
-    false if one cannot be read.
+    """Copies the branch's initializers to `into`, as Constants in a function and below IR 4.
+    Returns false if one cannot be read.
     """
     as_nodes = into.is_function or into.program.ir_version < 4
     if as_nodes and any(v.const is None for v in branch.initializers.values()):

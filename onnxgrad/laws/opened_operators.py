@@ -35,7 +35,7 @@ _PROVENANCE_SINCE = 10
 
 
 def open_operator(b: Binding, version: int) -> list[Binding] | None:
-    """Replace an operator of opset `version` by the operators that it stands for, of the same
+    """Replaces an operator of opset `version` by the operators that it stands for, of the same
     opset. Returns these, or None if no body is known.
 
     The block has another opset already, and has it again afterwards. Raises Refused if the body
@@ -82,7 +82,7 @@ def _from_schema(b: Binding) -> list[Binding]:
 
 
 def _is_vain(b: Binding) -> bool:
-    """Remove `b` if it is a Cast to the dtype of its operand. Returns whether it was removed."""
+    """Removes `b` if it is a Cast to the dtype of its operand. Returns whether it was removed."""
     x = b.operand(0)
     if not b.is_op("Cast") or x is None or not x.dtype or x.dtype != b.attr("to") or b.out.returned:
         return False

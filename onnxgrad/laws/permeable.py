@@ -45,7 +45,7 @@ class Moved:
     changed: Callable[[list[Var | None]], Any]
 
     def emit(self, b: Binding, operands: Sequence[Var | None]) -> tuple[Var, ...]:
-        """Emit the binding on `operands`, of which those in `data` are transposed. Returns the
+        """Emits the binding on `operands`, of which those in `data` are transposed. Returns the
         results.
         """
         inputs, attrs = self.changed(list(operands))

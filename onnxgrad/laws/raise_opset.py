@@ -92,7 +92,7 @@ ADAPTERS: dict[tuple[str, int], Adapter] = {
 
 
 def adapter(since: int, *ops: str) -> Callable[[Adapter], Adapter]:
-    """Register a function that adapts these operators to version `since`."""
+    """Registers a function that adapts these operators to version `since`."""
 
     def register(function: Adapter) -> Adapter:
         ADAPTERS.update({(name, since): function for name in ops})
@@ -110,7 +110,7 @@ def pads_as_operands(b: Binding, was: Attributes) -> None:
 
 @adapter(18, "Split")
 def number_of_parts(b: Binding, was: Attributes) -> None:
-    """Split into equal parts: the new version needs their number as an attribute."""
+    """Splits into equal parts: the new version needs their number as an attribute."""
     if b.operand(1) is None:
         b.set_attribute("num_outputs", len(b.outputs))
 
@@ -227,7 +227,7 @@ def modes_of_grid_sample(b: Binding, was: Attributes) -> None:
 
 @adapter(21, "GroupNormalization")
 def normalization_of_channels(b: Binding, was: Attributes) -> None:
-    """Repeat the scale and bias of each group for its channels."""
+    """Repeats the scale and bias of each group for its channels."""
     x, groups = b.operand(0), int(was["num_groups"])
     channels = None if x is None or x.shape is None else x.shape[1]
     if not isinstance(channels, int):

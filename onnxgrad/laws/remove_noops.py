@@ -30,7 +30,7 @@ _FAR = (1 << 31) - 1
 
 
 def x_if_free(root: Binding, x: Var) -> Var | Decline:
-    """Return `x` as the replacement of the root's result. Declines if the interface would need an
+    """Returns `x` as the replacement of the root's result. Declines if the interface would need an
     Identity in its place.
     """
     if root.out.returned and (x.definition is None or x.returned or x.block is not root.block):
@@ -39,7 +39,7 @@ def x_if_free(root: Binding, x: Var) -> Var | Decline:
 
 
 def x_or_identity(root: Binding, x: Var) -> Var:
-    """Return `x` as the replacement of the root's result, through an Identity if the interface
+    """Returns `x` as the replacement of the root's result, through an Identity if the interface
     needs one. For laws that replace several bindings.
     """
     free = x_if_free(root, x)

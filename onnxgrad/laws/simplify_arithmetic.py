@@ -74,7 +74,7 @@ def number(v: Var) -> Any:
 
 
 def _one_number(compute: Callable[[Any, Any], Any], c: Var, d: Var) -> Array | None:
-    """Combine two numbers into one. None if one is not a number, or if the result is too large or
+    """Combines two numbers into one. None if one is not a number, or if the result is too large or
     too small for its dtype to have the same effect.
     """
     p, q = number(c), number(d)

@@ -73,7 +73,7 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
 
     def wide(v: Var) -> Var:
-        """Cast to the computing dtype: from opset 15 on gamma and beta may be narrower."""
+        """Casts to the computing dtype: from opset 15 on gamma and beta may be narrower."""
         return v if v.dtype == computed else op.Cast(v, to=computed)
 
     scale = 1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))
@@ -158,7 +158,7 @@ def batch_norm_after_product(
 
 
 def _dropout(x: Var, root: Binding) -> Any:
-    """Return `x` as the result, and a mask of true elements if the mask is read."""
+    """Returns `x` as the result, and a mask of true elements if the mask is read."""
     mask = root.result(1)
     if mask is None or not mask.use_count:
         return x

@@ -71,7 +71,7 @@ _LONGEST = 24
 
 
 def _strip(v: Var, factor: Var, products: Collection[Binding], stripped: dict[Var, Var]) -> bool:
-    """Put v / factor into `stripped`. Returns false unless v is a product with `factor` in it
+    """Puts v / factor into `stripped`. Returns false unless v is a product with `factor` in it
     exactly once.
     """
     if v in stripped:
@@ -180,7 +180,7 @@ def _adds_to_zeros(v: Var) -> Binding | None:
 
 
 def _scatter(scatter: Binding, data: Var) -> Var:
-    """Emit a scatter of the same updates that adds to `data`."""
+    """Emits a scatter of the same updates that adds to `data`."""
     axis = scatter.attr("axis") if scatter.op == "ScatterElements" else None
     summed: Var = getattr(op, scatter.op)(data, *scatter.inputs[1:], axis=axis, reduction="add")
     return summed
@@ -261,7 +261,7 @@ def sum_of_reshapes(x: list[Var], s: list[Var], root: Binding) -> Any:
 
 
 def add_up(contributions: Sequence[Var]) -> Var:
-    """Emit the sum of `contributions`, such as those to one adjoint."""
+    """Emits the sum of `contributions`, such as those to one adjoint."""
     if len(contributions) > 2:
         return op.Sum(*contributions)
     return contributions[0] if len(contributions) == 1 else contributions[0] + contributions[1]

@@ -39,7 +39,7 @@ class OnnxgradOptimize(Pass):  # type: ignore[misc]  # Olive ships no types
 
     @staticmethod
     def is_accelerator_agnostic(accelerator_spec: AcceleratorSpec) -> bool:
-        """Return False: rewrites and proof depend on the provider."""
+        """Returns False: rewrites and proof depend on the provider."""
         return False
 
     @classmethod
@@ -74,7 +74,9 @@ class OnnxgradOptimize(Pass):  # type: ignore[misc]  # Olive ships no types
 
 
 def _known(options: Any) -> Any:
-    """Return the options. Raises ValueError for an unknown one, which Olive would silently drop."""
+    """Returns the options. Raises ValueError for an unknown one, which Olive would silently
+    drop.
+    """
     for name in options:
         if name not in OPTIONS:
             near = did_you_mean(name, OPTIONS, f"there are {', '.join(OPTIONS)}")

@@ -16,7 +16,7 @@ OURS = Path(__file__).with_suffix(".json")
 
 
 def package_config() -> dict[str, Any]:
-    """Return Olive's passes and ours, for `olive.workflows.run(workflow, package_config=...)`."""
+    """Returns Olive's passes and ours, for `olive.workflows.run(workflow, package_config=...)`."""
     theirs = Path(OlivePackageConfig.get_default_config_path())
     found: dict[str, Any] = json.loads(theirs.read_text(encoding="utf-8"))
     found["passes"] |= json.loads(OURS.read_text(encoding="utf-8"))["passes"]

@@ -58,7 +58,7 @@ class Pass(metaclass=Declared):
 
     @abstractmethod
     def run(self, program: Program, trace: Trace) -> None:
-        """Transform `program` in place, recording every rewrite in `trace`."""
+        """Transforms `program` in place, recording every rewrite in `trace`."""
 
     def stated(self, model: Any, trace: Trace, provider: str) -> Any:
         """The reference model for verification: by default the input `model`. Override it if the
@@ -67,13 +67,13 @@ class Pass(metaclass=Declared):
         return model
 
     def proved(self, program: Program) -> None:  # most passes need nothing here
-        """Remove parts that only the proof of the result needed. Called once the result is proved,
+        """Removes parts that only the proof of the result needed. Called once the result is proved,
         and also if there is no proof.
         """
 
     @classmethod
     def law(cls) -> str:
-        """Return the first paragraph of the docstring, on one line."""
+        """Returns the first paragraph of the docstring, on one line."""
         return " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
 
 
@@ -110,7 +110,7 @@ class RulePass(Pass):
         """The rules, in the order in which they are tried at a binding."""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Apply the rules in every block until none matches."""
+        """Applies the rules in every block until none matches."""
         trace.rounding = self.rounds
         try:
             for block in roots(program):
@@ -138,10 +138,10 @@ class FamilyPass(Pass):
         """The family, with this pass's options."""
 
     def follow(self, emitted: Sequence[Binding], trace: Trace) -> None:
-        """Continue from the `emitted` bindings, into which those of a block were combined."""
+        """Continues from the `emitted` bindings, into which those of a block were combined."""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Combine every group in every block."""
+        """Combines every group in every block."""
         family = replace(self.family, accepts=self.check)
         for block in roots(program):
             self.follow(apply_family(block, family, trace, self.min_branches), trace)
@@ -156,7 +156,7 @@ PASSES: dict[str, type[Pass]] = {}
 
 
 def all_passes() -> dict[str, type[Pass]]:
-    """Return the registered passes. Imports all of onnxgrad first, because some passes, such as
+    """Returns the registered passes. Imports all of onnxgrad first, because some passes, such as
     those of gradients, are registered outside of this folder.
     """
     import_module("onnxgrad.surface")
@@ -168,7 +168,7 @@ _P = TypeVar("_P", bound=type[Pass])
 
 @known_keywords
 def register(cls: _P) -> _P:
-    """Register a pass, so that `passes="..."` accepts its name."""
+    """Registers a pass, so that `passes="..."` accepts its name."""
     PASSES[cls.name] = cls
     return cls
 
@@ -179,7 +179,7 @@ _O = ParamSpec("_O")
 def rule_pass(
     rounds: bool = False,
 ) -> Callable[[Callable[_O, Sequence[Rule]]], Callable[_O, RulePass]]:
-    """Declare a `RulePass` by a function from its options to its rules.
+    """Declares a `RulePass` by a function from its options to its rules.
 
     The pass takes its name, its options and its law from the function's name, keywords and
     docstring. `rounds`: the rules compute new floating-point constants, which are rounded.
@@ -190,7 +190,7 @@ def rule_pass(
 def family_pass(
     follow: Callable[[Sequence[Binding], Trace], None] | None = None,
 ) -> Callable[[Callable[_O, Family]], Callable[_O, FamilyPass]]:
-    """Declare a `FamilyPass` by a function from its options to its family, as `rule_pass` does.
+    """Declares a `FamilyPass` by a function from its options to its family, as `rule_pass` does.
 
     `follow` is called with the bindings that were emitted for a block.
     """
@@ -199,7 +199,7 @@ def family_pass(
 
 
 def _declared(choose: Callable[..., Any], base: type[Any], answers: str, **members: Any) -> Any:
-    """Return a registered dataclass. Its fields are the keywords of `choose`, and its property
+    """Returns a registered dataclass. Its fields are the keywords of `choose`, and its property
     `answers` returns the result of `choose` for them.
     """
     options = [

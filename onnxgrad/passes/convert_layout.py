@@ -38,7 +38,7 @@ class ConvertLayout(Pass):
     name: ClassVar[str] = "convert-layout"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Move regions of each block while some order pays; one rewrite for each region."""
+        """Moves regions of each block while some order pays; one rewrite for each region."""
         for root in roots(program):
             for block in blocks_in(root):
                 for _ in range(1 + sum(b.is_op("Transpose") for b in block.bindings)):
@@ -47,7 +47,7 @@ class ConvertLayout(Pass):
 
 
 def _once(block: BindingBlock, trace: Trace) -> bool:
-    """Move the region that saves most. Returns whether there was one."""
+    """Moves the region that saves most. Returns whether there was one."""
     found = [r for perm in _orders(block) if (r := Choice(block, perm).region()) is not None]
     trace.of(_RULE).tried += 1
     if not found:
@@ -94,7 +94,7 @@ class _Move:
         }
 
     def run(self) -> None:
-        """Emit the region again, replace its results, and remove bindings without readers."""
+        """Emits the region again, replaces its results, and removes bindings without readers."""
         with emitting(self.block, made_by=_RULE) as emitter:
             for b in self.members:
                 self._emit(b)
@@ -107,7 +107,7 @@ class _Move:
             emitter.discard()
 
     def _turned(self) -> dict[Binding, None]:
-        """Reuse values that exist in the new order already. Returns the transposes replaced."""
+        """Reuses values that exist in the new order already. Returns the transposes replaced."""
         handed: dict[Var, Var] = {}
         for b, v in self.wanting.items():
             if v in self.moved:

@@ -134,13 +134,13 @@ class Done:
     opened: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Done) -> None:
-        """Add the conversions of another graph or function."""
+        """Adds the conversions of another graph or function."""
         self.rewritten += other.rewritten
         self.opened += other.opened
 
 
 def convert(program: Program, to: int) -> Done:
-    """Bring the program, its nested graphs and its functions to opset `to`.
+    """Brings the program, its nested graphs and its functions to opset `to`.
 
     Raises InputError if an operator has neither a form nor a body at the new opset, and if an opset
     is not between 7 and 28. Do not use the program after an error.
@@ -176,8 +176,8 @@ def ir_version_of(opset: int) -> int:
 
 
 def hide_weight_inputs(program: Program) -> None:
-    """Remove weights from the inputs. Below IR 4 a weight had to be listed there, and callers could
-    not feed it; from IR 4 on they could.
+    """Removes weights from the inputs. Below IR 4 a weight had to be listed there, and callers
+    could not feed it; from IR 4 on they could.
     """
     if program.ir_version >= _WEIGHTS_ARE_NO_INPUTS:
         return
@@ -190,7 +190,7 @@ def hide_weight_inputs(program: Program) -> None:
 
 
 def _convert_block(root: BindingBlock, to: int) -> Done:
-    """Convert one graph or function and the graphs nested in it."""
+    """Converts one graph or function and the graphs nested in it."""
     done = Done()
     start = root.opsets.get("", to)
     set_opset(root, start)
@@ -236,7 +236,7 @@ def _changes(op: str, version: int) -> bool:
 
 
 def _at(b: Binding, before: int, after: int, done: Done) -> list[Binding]:
-    """Convert `b`, or replace it by the bindings of its body if it cannot be converted. Returns
+    """Converts `b`, or replaces it by the bindings of its body if it cannot be converted. Returns
     these bindings, which are of opset `before`. Raises InputError if neither is possible.
     """
     name, node, operands = b.op, b.node, list(b.inputs)
@@ -263,7 +263,7 @@ def _at(b: Binding, before: int, after: int, done: Done) -> list[Binding]:
 
 
 def _rewritten(b: Binding, before: int, after: int) -> bool:
-    """Convert `b` in place. Returns whether its node changed. Raises Refused."""
+    """Converts `b` in place. Returns whether its node changed. Raises Refused."""
     if after > before:
         changed = _raise(b, before, after)
     else:
@@ -319,7 +319,7 @@ def _refuse_moved_references(b: Binding, before: int, after: int) -> None:
 
 
 def set_opset(root: BindingBlock, version: int) -> None:
-    """Set the opset of a graph or a function."""
+    """Sets the opset of a graph or a function."""
     if not isinstance(root.opsets, MutableMapping):
         raise InternalError(f"the opset imports of '{root.name}' cannot be changed")
     root.opsets[""] = version
@@ -349,7 +349,7 @@ class ConvertOpset(Pass):
     to: Count = 0
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Convert the program. Raises InputError if an operator cannot be converted."""
+        """Converts the program. Raises InputError if an operator cannot be converted."""
         before = program.opset
         trace.of("convert_opset").tried += 1
         if not self.to or not before or self.to == before or trace.stopped:

@@ -90,7 +90,7 @@ class EachTrace(Trace):
     _rounded_before: bool = False
 
     def watch(self, program: Program, options: Mapping[str, Any]) -> None:
-        """Begin with this program; `options` are the options of `verify` for the runtime and its
+        """Begins with this program; `options` are the options of `verify` for the runtime and its
         provider.
         """
         self.program, self.options = program, options
@@ -103,7 +103,7 @@ class EachTrace(Trace):
         return super().stopped
 
     def settle(self) -> None:
-        """Prove the rewrites since the last call."""
+        """Proves the rewrites since the last call."""
         if self.program is None or self._before is None or len(self.rewrites) == self._settled:
             return
         fired, self._settled = self.rewrites[self._settled :], len(self.rewrites)
@@ -114,7 +114,7 @@ class EachTrace(Trace):
         self._rounded_before = self._rounded_before or rounded
 
     def finish(self) -> None:
-        """Prove the last rewrite, and set `rounded` as a plain trace does."""
+        """Proves the last rewrite, and sets `rounded` as a plain trace does."""
         self.settle()
         self.rounded = self.rounded or self._rounded_before
 
@@ -147,7 +147,7 @@ class EachTrace(Trace):
             self.report.alone += len(fired)
 
     def _one(self, region: Region, fired: list[Rewrite], exact: bool) -> bool:
-        """Compare the two forms of a region, which grows until they agree. Returns whether it
+        """Compares the two forms of a region, which grows until they agree. Returns whether it
         grew.
         """
         report, why, program = None, "", self.program
@@ -173,7 +173,7 @@ class EachTrace(Trace):
         raise FiringDiffers(fired[0], report)
 
     def _compare(self, a: ModelProto, b: ModelProto, exact: bool) -> Report:
-        """Compare in float64 if possible, because that is fast and finds the smallest differences;
+        """Compares in float64 if possible, because that is fast and finds the smallest differences;
         else in onnxruntime.
         """
         weights = "same" if exact else "rounded"

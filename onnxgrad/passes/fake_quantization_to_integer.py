@@ -47,7 +47,7 @@ class FakeQuantizationToInteger(Pass):
     exact: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Convert moves and comparisons, then products, then the operators left between these."""
+        """Converts moves and comparisons, then products, then the operators left between these."""
         for root in roots(program):
             apply_rules(root, THROUGH, trace)
             for b in list(root.walk()):
@@ -60,7 +60,7 @@ class FakeQuantizationToInteger(Pass):
 
 
 def _to_integers(root: Binding, exact: bool, trace: Trace) -> None:
-    """Convert a product and its QuantizeLinear, with or without a Relu or Clip between them."""
+    """Converts a product and its QuantizeLinear, with or without a Relu or Clip between them."""
     between = _made(root)
     held_by = between if between is not None and between.op in _BOUNDS else None
     product = between if held_by is None else _made(held_by)
@@ -104,7 +104,7 @@ def _check_place(root: Binding, chain: list[Binding]) -> None:
 
 
 def _to_float(b: Binding, trace: Trace) -> None:
-    """Convert a product of dequantized values whose result stays float."""
+    """Converts a product of dequantized values whose result stays float."""
 
     def build() -> dict[Var, Var]:
         decline_if(

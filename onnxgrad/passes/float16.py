@@ -40,8 +40,8 @@ class Float16(Pass):
     stay: tuple[tuple[str, str], ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Convert the program, one rewrite for each binding. Raises InputError for a name in `keep`
-        or `convert` that matches nothing.
+        """Converts the program, one rewrite for each binding. Raises InputError for a name in
+        `keep` or `convert` that matches nothing.
         """
         if not program.opset:  # without the default domain there is no Cast
             return
@@ -68,7 +68,7 @@ class Float16(Pass):
             _interface(program, conversion, trace)
 
     def _open_functions(self, program: Program, trace: Trace) -> None:
-        """Inline the functions that compute with floats."""
+        """Inlines the functions that compute with floats."""
         work = [
             key for b in program.main.walk() if (key := called(b)) is not None and has_floats(b)
         ]
@@ -89,7 +89,7 @@ def _fire(trace: Trace, where: str, *results: str) -> None:
 
 
 def _interface(program: Program, conversion: Conversion, trace: Trace) -> None:
-    """Convert inputs and outputs to float16."""
+    """Converts inputs and outputs to float16."""
     block = program.main
     for v in list(block.outputs):
         if v.dtype == TensorProto.FLOAT and not v.is_input and not trace.stopped:

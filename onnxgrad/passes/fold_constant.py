@@ -88,7 +88,7 @@ class FoldConstant(Pass):
     floats: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Fold everywhere. A binding that onnxruntime cannot evaluate stays."""
+        """Folds everywhere. A binding that onnxruntime cannot evaluate stays."""
         # external data may be folded below. The bytes of the file itself are counted only when
         # needed: that takes a while, and most foldings make the file no larger
         outside = outside_bytes(program)
@@ -181,7 +181,7 @@ def _bytes(v: Var) -> int:
 
 
 def _type_again(b: Binding) -> None:
-    """Infer the type again: it was inferred before the operands (such as the sizes of an Expand)
+    """Infers the type again: it was inferred before the operands (such as the sizes of an Expand)
     were constant, or never, as in a function.
     """
     try:

@@ -65,8 +65,8 @@ class Inline(Pass):
     max_nodes: Annotated[int, Range(1)] = 200_000
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Inline in every function, then in the main graph. Raises InputError if a graph would pass
-        `max_nodes`.
+        """Inlines in every function, then in the main graph. Raises InputError if a graph would
+        pass `max_nodes`.
         """
         order = self._inlinable(program, trace)
         sizes = expanded_sizes(program, order)
@@ -176,8 +176,8 @@ def _is_named(b: Binding, patterns: list[str]) -> bool:
 
 
 def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
-    """Replace a call by a copy of its body. Returns the copied bindings and the values that replace
-    the call's results; None if the call stays.
+    """Replaces a call by a copy of its body. Returns the copied bindings and the values that
+    replace the call's results; None if the call stays.
     """
     where = str(b)
     trace.of(_RULE).tried += 1
@@ -229,7 +229,7 @@ def _unbound(b: Binding, body: Body) -> str | None:
 def put_in_place(
     block: BindingBlock, before: list[Binding], opened: dict[Binding, list[Binding]]
 ) -> None:
-    """Restore the order `before` of a block: the bindings of a body take the place of their call,
+    """Restores the order `before` of a block: the bindings of a body take the place of their call,
     and other new bindings come last.
     """
     placed: dict[Binding, None] = {}
@@ -244,7 +244,7 @@ def put_in_place(
 
 
 def _drop_import(program: Program, domain: str) -> None:
-    """Remove the import of a removed function's domain if nothing else uses the domain and it has
+    """Removes the import of a removed function's domain if nothing else uses the domain and it has
     no operators of its own.
     """
     used = {key[0] for key in program.functions}

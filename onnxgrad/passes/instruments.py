@@ -36,7 +36,7 @@ def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
 
 
 def to_stderr(text: str) -> None:
-    """Print text to stderr."""
+    """Prints text to stderr."""
     print(text, file=sys.stderr)
 
 
@@ -54,7 +54,7 @@ class PrintAfter:
     def of(
         texts: Sequence[str], pipeline: Pipeline, show: Callable[[str], None] = to_stderr
     ) -> PrintAfter | None:
-        """Return the instrument for texts `PASS` and `PASS=DIR`; None if there are none.
+        """Returns the instrument for texts `PASS` and `PASS=DIR`; None if there are none.
 
         Raises InputError if a pass does not exist, if `pipeline` does not run it, or if a folder
         cannot be created.
@@ -71,7 +71,7 @@ class PrintAfter:
         return PrintAfter(wanted, show) if wanted else None
 
     def __call__(self, name: str, program: Program) -> None:
-        """Print `program`, which the pass `name` has just changed."""
+        """Prints `program`, which the pass `name` has just changed."""
         for pattern, folder in self.wanted:
             if fnmatchcase(name, pattern):
                 self._print(name, program, folder)

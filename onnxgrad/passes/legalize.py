@@ -40,7 +40,7 @@ class Legalize(Pass):
     to: Literal["qdq", "float"] = "qdq"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Rewrite every quantized operator in the form `to`."""
+        """Rewrites every quantized operator in the form `to`."""
         form = _FORMS[self.to]
         self._operators(program, trace, form)
         if self.to == "qdq":
@@ -71,7 +71,7 @@ def _table(b: Binding, form: Form, note: Note) -> dict[Var, Var]:
 
 
 def _definition(b: Binding, form: Form, note: Note) -> dict[Var, Var]:
-    """Emit the operator, or a scaled product of integers, in terms of other operators. Returns the
+    """Emits the operator, or a scaled product of integers, in terms of other operators. Returns the
     new results.
     """
     decline_if(b.has_refs, "its attributes are the enclosing function's")

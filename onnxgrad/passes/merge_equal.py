@@ -37,7 +37,7 @@ class MergeEqual(Pass):
     floats: bool = True
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Merge within each block. A binding of a nested block is never merged with one of an
+        """Merges within each block. A binding of a nested block is never merged with one of an
         enclosing block.
         """
         for root in roots(program):
@@ -89,7 +89,7 @@ def merge_bindings(
     floats: bool = True,
     where: Callable[[Binding], bool] = lambda b: True,
 ) -> None:
-    """Merge equal bindings among those for which `where` returns true."""
+    """Merges equal bindings among those for which `where` returns true."""
     block.schedule()
     first: dict[Hashable, Binding] = {}
     known: dict[Hashable, Binding] = {}

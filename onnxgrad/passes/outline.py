@@ -128,7 +128,7 @@ class _Partition:
             self._dominate(b, block)
 
     def _dominate(self, b: Binding, block: BindingBlock) -> None:
-        """Find the nearest binding that every path from `b` passes through, and the kind of these
+        """Finds the nearest binding that every path from `b` passes through, and the kind of these
         paths.
         """
         outs = [v for v in b.outputs if v is not None]
@@ -171,7 +171,7 @@ class _Partition:
         return b
 
     def visit(self, b: Binding, phase: int) -> None:
-        """Join `b` with its post-dominator if the kinds allow it. Injective bindings join in phase
+        """Joins `b` with its post-dominator if the kinds allow it. Injective bindings join in phase
         1 only.
         """
         sink = self.dominator[b]
@@ -196,7 +196,7 @@ class _Partition:
             self._join(b, sink, lambda k, last: k <= Kind.INJECTIVE)
 
     def _join(self, b: Binding, sink: Binding, allowed: Callable[[Kind, bool], bool]) -> None:
-        """Add `b` and all bindings between it and `sink` to the group of `sink`, if every kind on
+        """Adds `b` and all bindings between it and `sink` to the group of `sink`, if every kind on
         the way is allowed.
         """
         path = [b, *self._between(b, sink)]
@@ -218,7 +218,7 @@ class _Partition:
                 self.group_kind[target] = max(self.group_kind[target], self.group_kind[r])
 
     def _between(self, b: Binding, sink: Binding) -> Iterator[Binding]:
-        """Yield every binding on a path from `b` to `sink`, without these two."""
+        """Yields every binding on a path from `b` to `sink`, without these two."""
         seen = {b, sink}
         work = [b]
         while work:
@@ -265,7 +265,7 @@ class Outline(Pass):
             )
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Outline in the main graph and its nested graphs; one rewrite for each group."""
+        """Outlines in the main graph and its nested graphs; one rewrite for each group."""
         if program.ir_version < FUNCTIONS_SINCE:
             trace.missed(
                 _RULE,

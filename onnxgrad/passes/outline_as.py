@@ -65,7 +65,7 @@ def outline_as(
     body: bool = True,
     check: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> OutlinedPattern:
-    """Replace every match of `pattern` by a call of the local function `name` ("Operator" or
+    """Replaces every match of `pattern` by a call of the local function `name` ("Operator" or
     "domain::Operator"). Use the result in a list of passes or at the top level of a plugin.
 
     The operands of the call are the captures in the pattern's order, then the other values that the
@@ -128,7 +128,7 @@ def _group(
 
 
 def _calls(captured: Mapping[Any, Any]) -> Iterator[tuple[Call, Var]]:
-    """Yield the operators of the pattern and the values that they matched."""
+    """Yields the operators of the pattern and the values that they matched."""
     for key, value in captured.items():
         if isinstance(key, Call):
             yield from ((key, v) for v in _values([value]))
@@ -178,7 +178,7 @@ _KNOWN: WeakKeyDictionary[Program, _Known] = WeakKeyDictionary()
 
 
 def outline(outlined: OutlinedPattern, program: Program, trace: Trace) -> None:
-    """Replace every match in the main graph and its nested graphs by a call; one rewrite each.
+    """Replaces every match in the main graph and its nested graphs by a call; one rewrite each.
 
     Like the pass `outline`, it leaves the bodies of functions alone.
     """
@@ -240,7 +240,7 @@ def _free(program: Program, domain: str, name: str) -> str:
 
 
 def leave_out_body(outlined: OutlinedPattern, program: Program) -> None:
-    """Remove the functions after the proof, because the runtime has the operator. Declares the
+    """Removes the functions after the proof, because the runtime has the operator. Declares the
     types of the calls' results.
     """
     mine = {k for (c, _), k in _KNOWN.get(program, {}).items() if c is outlined}
@@ -277,7 +277,7 @@ class MergeComposites(Pass):
     domain: str = ""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Merge in the main graph and its nested graphs; one rewrite for each region."""
+        """Merges in the main graph and its nested graphs; one rewrite for each region."""
         if program.ir_version < FUNCTIONS_SINCE:
             trace.missed(_RULE, program.main.name, f"IR {program.ir_version} has no functions")
             return

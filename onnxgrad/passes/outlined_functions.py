@@ -81,7 +81,7 @@ def declarations(block: BindingBlock) -> dict[Var, ValueInfoProto]:
 
 
 def declare_copies(body: BindingBlock, copies: Iterable[Binding]) -> None:
-    """Declare the copies of an outlined body as their originals were declared, or not at all if
+    """Declares the copies of an outlined body as their originals were declared, or not at all if
     these had no declaration.
     """
     proto = body.proto
@@ -96,7 +96,7 @@ def declare_copies(body: BindingBlock, copies: Iterable[Binding]) -> None:
 
 
 def restore_names(root: BindingBlock, found: Mapping[Binding, Origin], results: set[Var]) -> None:
-    """Restore the names of inlined bindings if these are free. `results` keep the names that their
+    """Restores the names of inlined bindings if these are free. `results` keep the names that their
     readers use.
     """
     nodes = {b.node.name for b in root.walk() if b not in found}
@@ -126,7 +126,7 @@ def restore_names(root: BindingBlock, found: Mapping[Binding, Origin], results: 
 
 
 def restore_order(block: BindingBlock, found: Mapping[Binding, Origin]) -> None:
-    """Put bindings back at their old positions; the others fill the places between. `schedule`
+    """Puts bindings back at their old positions; the others fill the places between. `schedule`
     repairs an order that is no longer valid.
     """
     if any(origins(b.node) is not None for b in block.bindings):
@@ -161,7 +161,7 @@ class File:
 
     @staticmethod
     def of(block: BindingBlock) -> File:
-        """Read both from a block in order."""
+        """Reads both from a block in order."""
         return File({b: i for i, b in enumerate(block.bindings)}, declarations(block))
 
 
@@ -214,7 +214,9 @@ def outer(members: Sequence[Binding]) -> list[Var]:
 
 
 def call_of(group: Group, function: str, file: File) -> Binding:
-    """Replace the group by a call of `function`, which has the same structure. Returns the call."""
+    """Replaces the group by a call of `function`, which has the same structure. Returns the
+    call.
+    """
     block, results = group.block, group.results
     program = block.program
     import_opset(block, group.domain, _VERSION)
@@ -251,7 +253,9 @@ def _attribute_values(group: Group) -> list[AttributeProto]:
 
 
 def _mark(node: NodeProto, group: Sequence[Binding], position: Mapping[Binding, int]) -> None:
-    """Mark a call with the device of its group, which all members share, and with their origins."""
+    """Marks a call with the device of its group, which all members share, and with their
+    origins.
+    """
     if group[0].block.program.ir_version >= _METADATA_SINCE:
         node.metadata_props.extend(e for e in group[-1].node.metadata_props if e.key == "layer_ann")
         node.metadata_props.add(key=MADE_BY, value=RULE)
@@ -260,7 +264,7 @@ def _mark(node: NodeProto, group: Sequence[Binding], position: Mapping[Binding, 
 
 
 def define(group: Group, file: File, name: str | None = None) -> FunctionKey:
-    """Define a function with the group's bindings. Its name is `name`, by default that of the
+    """Defines a function with the group's bindings. Its name is `name`, by default that of the
     group. The values inside keep their names.
     """
     members, block = group.members, group.block

@@ -30,7 +30,7 @@ from onnxgrad.wording import did_you_mean, perhaps
 
 
 def types_of_a_fresh_reading(program: Program) -> bool:
-    """Replace every type by the one that reading the written file would infer. Returns whether any
+    """Replaces every type by the one that reading the written file would infer. Returns whether any
     type says more than before.
 
     A rewrite infers types only for the bindings that it emits. A constant in place of computed
@@ -158,7 +158,7 @@ class Pipeline:
         target_opset: int | None = None,
         for_: str | None = None,
     ) -> Pipeline:
-        """Return the pipeline of a preset, or of the listed passes. Each rule, family or outlined
+        """Returns the pipeline of a preset, or of the listed passes. Each rule, family or outlined
         pattern in the list becomes a pass. `merge` and `provider` apply to every pass that has
         these options. `target_opset`: convert the model to that opset first, so that the passes may
         use its operators. `for_`: use the operators of this runtime if they are faster.
@@ -197,7 +197,7 @@ class Pipeline:
         on_stage: Callable[[str], None] | None = None,
         on_fired: Fired | None = None,
     ) -> list[PassResult]:
-        """Run the passes in order, and repeat them until a round changes nothing, even with types
+        """Runs the passes in order, and repeats them until a round changes nothing, even with types
         as a fresh reading of the result infers them. Changes the program in place.
 
         `on_stage` is called with the name of each pass before it runs, `on_fired` after it changed
@@ -249,8 +249,9 @@ class Pipeline:
 
 
 def with_rules(passes: Sequence[Pass], more: Sequence[Pass]) -> list[Pass]:
-    """Return `passes` followed by `more`. The user's rules come before the passes that choose forms
-    for onnxruntime, so that a pattern sees MatMul and Add first, and the Gemm in the next round.
+    """Returns `passes` followed by `more`. The user's rules come before the passes that choose
+    forms for onnxruntime, so that a pattern sees MatMul and Add first, and the Gemm in the next
+    round.
     """
     rules = [p for p in more if isinstance(p, UserLaws)]
     at = next((i for i, p in enumerate(passes) if p.name == FIRST_OF_FORMS), len(passes))
@@ -258,7 +259,7 @@ def with_rules(passes: Sequence[Pass], more: Sequence[Pass]) -> list[Pass]:
 
 
 def _for_runtime(passes: list[Pass], runtime: str, provider: str) -> list[Pass]:
-    """Add the pass for a runtime unless it is listed already. It comes after the pass that raises
+    """Adds the pass for a runtime unless it is listed already. It comes after the pass that raises
     the same chains to ONNX operators, else last. Raises InputError for an unknown runtime.
     """
     if runtime not in RUNTIMES:
@@ -291,7 +292,7 @@ def _sum(a: PassResult, b: PassResult) -> PassResult:
 
 
 def parse_passes(text: str, **common: Any) -> list[Pass]:
-    """Parse passes from `name,name{option=value,option=value}`. The name of a preset means its
+    """Parses passes from `name,name{option=value,option=value}`. The name of a preset means its
     passes. `common` options apply to each pass that has them.
 
     Raises InputError for an unknown name or option.

@@ -35,7 +35,7 @@ class RemoveUnused(Pass):
     name: ClassVar[str] = "remove-unused"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Remove unused bindings and initializers everywhere; one rewrite for each kind in each
+        """Removes unused bindings and initializers everywhere; one rewrite for each kind in each
         block.
         """
         for root in roots(program):
@@ -97,7 +97,7 @@ class RemoveUnusedFunctions(Pass):
     keep: str = ""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Remove the functions that no root reaches; one rewrite for each function."""
+        """Removes the functions that no root reaches; one rewrite for each function."""
         if not program.functions:
             return
         patterns = self.keep.split()
@@ -127,7 +127,7 @@ class RemoveUnusedParameters(Pass):
     keep: str = ""
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Remove until nothing changes; one rewrite for each operand, attribute and result."""
+        """Removes until nothing changes; one rewrite for each operand, attribute and result."""
         patterns = self.keep.split()
         fixed = _called_in_training(program)
         own = [

@@ -57,7 +57,7 @@ class SimplifySizes(Pass):
     name: ClassVar[str] = "simplify-sizes"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Simplify the sizes of each block, reusing values of enclosing blocks."""
+        """Simplifies the sizes of each block, reusing values of enclosing blocks."""
         known = KnownElements()
         for root in roots(program):
             for block in blocks_in(root):
@@ -90,7 +90,7 @@ class _Sizes:
                 self._simplify(b)
 
     def _simplify(self, b: Binding) -> None:
-        """Replace a computed vector of sizes by an earlier equal one, or by a part of an input's
+        """Replaces a computed vector of sizes by an earlier equal one, or by a part of an input's
         shape.
         """
         if b.op == "Shape":
@@ -115,7 +115,7 @@ class _Sizes:
             self._replace(b, made, "size_of_input")
 
     def _fix(self, b: Binding, found: tuple[Dim, ...]) -> None:
-        """Replace an output of known value by a Constant. `fold-constant` folds the others."""
+        """Replaces an output of known value by a Constant. `fold-constant` folds the others."""
         if not b.out.returned or b.op == "Constant" or self.block.opsets.get("", 0) < _INTEGERS:
             return
         array = np.array(found, numpy_dtype(b.out.dtype)).reshape([len(found)] * (b.out.rank or 0))
@@ -215,7 +215,7 @@ def _is_as_large(u: Var, v: Var) -> bool:
 
 
 def _open_sizes(block: BindingBlock, trace: Trace) -> None:
-    """Declare open sizes as expressions where the file declares numbers.
+    """Declares open sizes as expressions where the file declares numbers.
 
     TorchScript declares the sizes of its trace. onnxruntime trusts these numbers once the sizes in
     a node are constants.
@@ -275,7 +275,7 @@ class InferShapes(Pass):
     name: ClassVar[str] = "infer-shapes"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Declare the values of the main graph and of the graphs nested in it."""
+        """Declares the values of the main graph and of the graphs nested in it."""
         for block in blocks_in(program.main):
             if trace.stopped:
                 return

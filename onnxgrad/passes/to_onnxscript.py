@@ -14,8 +14,8 @@ from onnxgrad.rewrite.worklist import Rule
 
 @known_keywords
 def to_onnxscript_rules(*laws: Rule | RulePass | str) -> Any:
-    """Convert laws to a RewriteRuleSet of onnxscript. Accepts your own rules, and passes as objects
-    or by name, as `optimize` does.
+    """Converts laws to a RewriteRuleSet of onnxscript. Accepts your own rules, and passes as
+    objects or by name, as `optimize` does.
 
     Use the result wherever onnxscript accepts rules. Each law becomes one rule. It sees its pattern
     and a few nodes above it, with the types of the onnx_ir model: infer shapes first. Nothing is

@@ -30,7 +30,7 @@ Law = Rule | Family | OutlinedPattern | OnnxscriptRule
 
 
 def laws_of(given: Any, name: str = "onnxscript-rule") -> tuple[Law, ...]:
-    """Return the laws in `given`: a rule, family or outlined pattern, or the rules of onnxscript's
+    """Returns the laws in `given`: a rule, family or outlined pattern, or the rules of onnxscript's
     RewriteRule or RewriteRuleSet. `name` is used for rules without a name. Returns nothing for any
     other object. Raises InputError if a rule of onnxscript cannot be applied.
     """
@@ -45,8 +45,8 @@ class UserLaws(Pass):
     laws: tuple[Law, ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Apply the rules in every block, combine every group of each family, outline the patterns,
-        then apply onnxscript's rules.
+        """Applies the rules in every block, combines every group of each family, outlines the
+        patterns, then applies onnxscript's rules.
         """
         rules = [law for law in self.laws if isinstance(law, Rule)]
         for block in roots(program):
@@ -62,14 +62,14 @@ class UserLaws(Pass):
             apply_onnxscript_rules(program, others, trace)
 
     def proved(self, program: Program) -> None:
-        """Remove the bodies of operators that the runtime has."""
+        """Removes the bodies of operators that the runtime has."""
         for law in self.laws:
             if isinstance(law, OutlinedPattern) and not law.body:
                 leave_out_body(law, program)
 
 
 def run_plugins(files: Iterable[str]) -> list[Pass]:
-    """Run Python files that may register gradient rules, passes and the like. Returns one pass for
+    """Runs Python files that may register gradient rules, passes and the like. Returns one pass for
     each file with laws at its top level: rules (onnxscript's too), families, outlined patterns. The
     pass has the name of the file.
 
@@ -104,7 +104,7 @@ def _run(name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _searched(folder: str) -> Iterator[None]:
-    """Search modules in the folder of a plugin, after all other folders, while it loads."""
+    """Searches modules in the folder of a plugin, after all other folders, while it loads."""
     sys.path.append(folder)
     try:
         yield
@@ -114,7 +114,7 @@ def _searched(folder: str) -> Iterator[None]:
 
 
 def _called(name: str, laws: Sequence[Law]) -> Pass:
-    """Register a pass of this name for the laws, so that `--passes` accepts it too."""
+    """Registers a pass of this name for the laws, so that `--passes` accepts it too."""
     if name in PASSES and not issubclass(PASSES[name], UserLaws):
         raise InputError(f"{_shown(name)}: a pass already has this name: rename the file")
     made = tuple(laws)

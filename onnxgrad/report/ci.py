@@ -35,7 +35,7 @@ _CHANGES = 12  # of each model without -v
 
 
 def ci_parts(report: CiReport, verbose: bool = False) -> Iterator[Part]:
-    """Yield the verdict, the table, the lock, and the missed requirements and changes of each
+    """Yields the verdict, the table, the lock, and the missed requirements and changes of each
     model.
     """
     yield heading(f"{report.recipe}: ") + line(
@@ -55,7 +55,7 @@ def ci_parts(report: CiReport, verbose: bool = False) -> Iterator[Part]:
 
 
 def models_table(report: CiReport, *, seconds: bool = True) -> Table:
-    """Return a row for each model, the worst first; with `seconds`, also the time of each."""
+    """Returns a row for each model, the worst first; with `seconds`, also the time of each."""
     ratios = {m.name: m.result.latency for m in report.models if m.result and m.result.latency}
     optional = {">latency": bool(ratios), ">time": seconds}
     names = ["status", "model", ">nodes", ">size", ">worst", "checks"]
@@ -87,7 +87,7 @@ def _of_lock(report: CiReport) -> Iterator[Text]:
 
 
 def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]:
-    """Return nodes and bytes before and after, and the worst difference of the proof."""
+    """Returns nodes and bytes before and after, and the worst difference of the proof."""
     if given is None:
         return line(""), line(""), line("")
     if result is None:
@@ -101,7 +101,7 @@ def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]
 
 
 def legs_text(model: ModelOutcome) -> Text:
-    """Return the checks of the proof that ran."""
+    """Returns the checks of the proof that ran."""
     if model.proof is None:
         return line("none", "yellow") if model.result is not None else line("")
     legs = [f"{n}{' in part' if leg.why else ''}" for n, leg in model.proof.legs.items() if leg.ran]
@@ -109,13 +109,13 @@ def legs_text(model: ModelOutcome) -> Text:
 
 
 def refusal(model: ModelOutcome) -> str:
-    """Return one line on a refused model: the reason, and whether an older result was removed."""
+    """Returns one line on a refused model: the reason, and whether an older result was removed."""
     older = f"; the older result {model.removed} is removed" if model.removed else ""
     return f"{model.name}: {model.error}{older}"
 
 
 def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
-    """Yield the lines on one model: its error, missed requirements, changes and notes."""
+    """Yields the lines on one model: its error, missed requirements, changes and notes."""
     if model.error and all(held.held for held in model.requirements):
         yield cell(f"  {model.error}", "red")
     if model.status == "different" and model.proof is not None and model.proof.worst is not None:
@@ -157,7 +157,7 @@ def _number(what: str, value: float) -> str:
 
 
 def junit(report: CiReport) -> str:
-    """Return the report as a JUnit document: an `error` if a model could not be processed, a
+    """Returns the report as a JUnit document: an `error` if a model could not be processed, a
     `failure` if it misses a requirement or if only the lock has it.
     """
     root = Element("testsuites")
@@ -213,7 +213,7 @@ _PROPERTY = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ","
 
 
 def annotation_lines(report: CiReport, root: Path) -> Iterator[str]:
-    """Yield an error for each model that fails or is gone, and a warning for each that changed.
+    """Yields an error for each model that fails or is gone, and a warning for each that changed.
     Files are named relative to the repository's `root`.
     """
     folder = Path(report.recipe).absolute().parent

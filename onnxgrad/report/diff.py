@@ -26,7 +26,7 @@ STYLES = {"removed": "red", "added": "green"}
 
 
 def diff_parts(found: Diff, verbose: bool = False) -> Iterator[Part]:
-    """Yield a table of the operators whose count changed, then the lines of each kind under a
+    """Yields a table of the operators whose count changed, then the lines of each kind under a
     title.
     """
     if found.same:

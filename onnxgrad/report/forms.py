@@ -39,7 +39,7 @@ _PAGES: dict[type, Callable[[Any], str]] = {
 
 
 def parts_of(result: Rendered, verbose: bool = False) -> Iterator[Part]:
-    """Return the lines and tables of a result's text; with `verbose` all of them."""
+    """Returns the lines and tables of a result's text; with `verbose` all of them."""
     return _PARTS[type(result)](result, verbose)
 
 

@@ -35,11 +35,11 @@ class GradientMade(Plain):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the numbers of nodes of the model and of the gradient graph."""
+        """Returns the numbers of nodes of the model and of the gradient graph."""
         return {"before": self.before, "after": nodes(self.gradient.program)}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """Yield the result, the notes, the size and the check."""
+        """Yields the result, the notes, the size and the check."""
         program = self.gradient.program
         yield from self.head(verbose)
         yield from (cell(f"note: {note}") for note in self.gradient.notes)
@@ -50,7 +50,7 @@ class GradientMade(Plain):
             yield from check_lines(self.check, verbose)
 
     def head(self, verbose: bool) -> Iterator[Part]:
-        """Yield the adjoints and the new inputs."""
+        """Yields the adjoints and the new inputs."""
         found = self.gradient
         yield cell(
             f"gradient of {', '.join(found.targets)} with respect to "
@@ -77,7 +77,7 @@ class ProductMade(GradientMade):
         return {**self.gradient.tangents, **self.gradient.seeds}
 
     def head(self, verbose: bool) -> Iterator[Part]:
-        """Yield the new inputs and outputs."""
+        """Yields the new inputs and outputs."""
         found, main = self.gradient, self.gradient.program.main
         types = {v.name: v.type or "?" for v in (*main.inputs, *main.outputs)}
         new = [("input  {}, moves {}", item) for item in found.tangents.items()]
@@ -103,7 +103,7 @@ class MarksMade(GradientMade):
         return {kind: sorted([v.name, b.out.name] for v, b in uses) for kind, uses in both}
 
     def head(self, verbose: bool) -> Iterator[Part]:
-        """Yield the number of marks of each kind."""
+        """Yields the number of marks of each kind."""
         yield " and ".join(counted(len(uses), f"{k} mark") for k, uses in self.marks.items())
 
 
@@ -114,7 +114,7 @@ class FunctionMade(GradientMade):
     json_keys = "function=gradient.new check"
 
     def head(self, verbose: bool) -> Iterator[Part]:
-        """Yield the name of the function."""
+        """Yields the name of the function."""
         yield f"new function {self.gradient.new}"
 
 
@@ -129,12 +129,12 @@ class SplitMade(GradientMade):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the numbers of nodes of the model and of both parts."""
+        """Returns the numbers of nodes of the model and of both parts."""
         parts = {"forward": self.gradient.forward, "backward": self.gradient.backward}
         return {"before": self.before, **{name: nodes(part) for name, part in parts.items()}}
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """Yield the residuals, the notes, the sizes and the check."""
+        """Yields the residuals, the notes, the sizes and the check."""
         found, counts = self.gradient, self.counts
         yield cell(
             f"forward and backward parts of {', '.join(found.gradient.targets)} with respect to "
@@ -161,12 +161,12 @@ class SplitMade(GradientMade):
 
 
 def nodes(program: Program) -> int:
-    """Return the number of bindings that compute something."""
+    """Returns the number of bindings that compute something."""
     return sum(b.op not in ("Constant", "Identity") for b in program.main.walk())
 
 
 def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
-    """Yield the numeric check as a table, the worst value first."""
+    """Yields the numeric check as a table, the worst value first."""
     rows = table("value", ">gradient · direction", ">differences", ">error", "")
     worst = report.worst
     # values that could not be judged come first, the others by error; the worst is always shown

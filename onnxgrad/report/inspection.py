@@ -26,7 +26,7 @@ _SHORT = 80  # characters of a metadata value without -v
 
 
 def summary_parts(found: Summary, verbose: bool = False) -> Iterator[Part]:
-    """Yield the facts, the interface, the operators with their costs, the largest weights and
+    """Yields the facts, the interface, the operators with their costs, the largest weights and
     values, and the metadata.
     """
     yield heading(found.model)
@@ -74,7 +74,7 @@ def _facts(found: Summary) -> Table:
 
 
 def _total(found: Summary) -> str:
-    """Return the operations of one run, and the number of nodes that are not counted."""
+    """Returns the operations of one run, and the number of nodes that are not counted."""
     costs = found.costs
     known = count_text(costs.flops)
     if not costs.unknown:
@@ -87,7 +87,7 @@ def _total(found: Summary) -> str:
 
 
 def _memory(costs: Costs) -> str:
-    """Return the bytes of the weights, and of the values of a run."""
+    """Returns the bytes of the weights, and of the values of a run."""
     peak = costs.peak
     values = "unknown" if peak is None else f"up to {bytes_text(peak)} at once"
     return f"weights {bytes_text(costs.weight_bytes)}, values {values}"
@@ -101,13 +101,13 @@ def _interface(found: Summary) -> Table:
 
 
 def count_text(value: int) -> str:
-    """Return a number of operations in units, each a thousand times the one before."""
+    """Returns a number of operations in units, each a thousand times the one before."""
     size, unit = scaled(value, ("", " k", " M", " G", " T", " P"))
     return f"{size:.3g}{unit}"
 
 
 def _cost_cells(cost: OperatorCost | None) -> tuple[str, str]:
-    """Return operations and bytes of results."""
+    """Returns operations and bytes of results."""
     if cost is None:
         return "", ""
     return (
@@ -117,12 +117,12 @@ def _cost_cells(cost: OperatorCost | None) -> tuple[str, str]:
 
 
 def _known(text: str, value: int, unknown: int) -> str:
-    """Return a sum as text, marked if a part of it is unknown."""
+    """Returns a sum as text, marked if a part of it is unknown."""
     return text if not unknown else f"≥ {text}" if value else "?"
 
 
 def _sized(what: str, found: list[Sized], verbose: bool) -> Iterator[Part]:
-    """Yield a table of the largest ones; nothing if there are none."""
+    """Yields a table of the largest ones; nothing if there are none."""
     if found:
         yield ""
         shown = found if verbose else found[:_FEW]
@@ -131,7 +131,7 @@ def _sized(what: str, found: list[Sized], verbose: bool) -> Iterator[Part]:
 
 
 def weights_parts(found: Weights, verbose: bool = False) -> Iterator[Part]:
-    """Yield the weights, then the constants that are left out; without -v the first of each
+    """Yields the weights, then the constants that are left out; without -v the first of each
     reason.
     """
     yield heading(found.model)
@@ -147,7 +147,7 @@ def weights_parts(found: Weights, verbose: bool = False) -> Iterator[Part]:
 
 
 def _first_of_each_reason(values: list[Weighed]) -> list[Weighed]:
-    """Return the first values of each reason, as many as fit."""
+    """Returns the first values of each reason, as many as fit."""
     places: dict[str, list[int]] = {}
     for i, v in enumerate(values):
         places.setdefault(v.why, []).append(i)

@@ -42,7 +42,7 @@ _UNDECIDED = 6  # rows of choices that were not kept, without -v
 
 
 def optimized_parts(found: Outcome, verbose: bool = False) -> Iterator[Part]:
-    """Yield the counts before and after, the work of each pass, the proof, and the place of the
+    """Yields the counts before and after, the work of each pass, the proof, and the place of the
     result.
     """
     # for a refuted result, only the proof is shown, unless verbose
@@ -154,7 +154,7 @@ def _passes(done: Outcome, verbose: bool) -> Iterator[Part]:
 
 
 def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
-    """Yield one line for all rewrites that are right only up to a bound: their number, and the
+    """Yields one line for all rewrites that are right only up to a bound: their number, and the
     worst.
     """
     if not found:
@@ -167,7 +167,7 @@ def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:
 
 
 def slips_text(slips: Sequence[Slip], verbose: bool = False) -> str:
-    """Return the number of rewrites that failed and were left out, and the first of them."""
+    """Returns the number of rewrites that failed and were left out, and the first of them."""
     shown = "; ".join(str(slip) for slip in (slips if verbose else slips[:1]))
     more = " (-v shows all)" if len(slips) > 1 and not verbose else ""
     count = counted(len(slips), "rewrite")
@@ -192,7 +192,7 @@ def _misses(done: Outcome, verbose: bool) -> Iterator[Part]:
 
 
 def _tuning(data: Mapping[str, Any] | None, verbose: bool = False) -> Iterator[Part]:
-    """Yield the decisions, each with its time over that of the pipeline before it, and their sum;
+    """Yields the decisions, each with its time over that of the pipeline before it, and their sum;
     nothing if there are none.
     """
     if data is None:
@@ -229,7 +229,7 @@ def _choice(decision: Mapping[str, Any]) -> Sequence[Text | str]:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
-    """Return one row per model, narrow enough for 80 columns."""
+    """Returns one row per model, narrow enough for 80 columns."""
     names = ("model", ">nodes", ">size", ">proof", ">worst", ">allowed", ">time")
     return table(*names, rows=map(_row, outcomes))
 
@@ -250,7 +250,7 @@ def _style(before: int, after: int) -> str:
 
 
 def _share(before: int, after: int) -> Text:
-    """Return the change of a size in per cent."""
+    """Returns the change of a size in per cent."""
     return line(
         "=" if before == after else f"{100 * (after - before) / before:+.1f} %",
         _style(before, after),

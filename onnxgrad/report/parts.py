@@ -53,11 +53,11 @@ class Table:
         self.title = printable(self.title)
 
     def add_row(self, *cells: Text | str) -> None:
-        """Add a row."""
+        """Adds a row."""
         self.rows.append(tuple(printable(c) if isinstance(c, str) else c for c in cells))
 
     def add_section(self) -> None:
-        """Add a line below the rows so far."""
+        """Adds a line below the rows so far."""
         self.sections.add(len(self.rows))
 
 
@@ -65,7 +65,7 @@ Part: TypeAlias = Text | Table | str
 
 
 def table(*columns: str, title: str = "", rows: Iterable[Sequence[Text | str]] = ()) -> Table:
-    """Return a table with these columns and rows."""
+    """Returns a table with these columns and rows."""
     made = Table(columns, title)
     for row in rows:
         made.add_row(*row)
@@ -73,23 +73,23 @@ def table(*columns: str, title: str = "", rows: Iterable[Sequence[Text | str]] =
 
 
 def line(text: str, style: str = "", indent: int = 0) -> Text:
-    """Return a line of one style."""
+    """Returns a line of one style."""
     return Text(((text, style),), indent)
 
 
 def heading(text: str) -> Text:
-    """Return a title line."""
+    """Returns a title line."""
     return line(text, "bold")
 
 
 def cell(value: object, style: str = "") -> Text:
-    """Return any value as a table cell or a line; a longer text is cut at `LONGEST`."""
+    """Returns any value as a table cell or a line; a longer text is cut at `LONGEST`."""
     text = str(value)
     return line(text if len(text) <= LONGEST else f"{text[:LONGEST]}...", style)
 
 
 def file_names(models: Sequence[PurePath | str]) -> list[str]:
-    """Return the name of each file, or its whole path if two have the same name; text stays
+    """Returns the name of each file, or its whole path if two have the same name; text stays
     text.
     """
     names = [m.name if isinstance(m, PurePath) else m for m in models]
@@ -100,14 +100,14 @@ def file_names(models: Sequence[PurePath | str]) -> list[str]:
 def first_of(
     items: Sequence[_Item], most: int, verbose: bool, indent: str = ""
 ) -> tuple[Sequence[_Item], list[Text]]:
-    """Return the first items, or all with `verbose`, and a line that counts the others, if any."""
+    """Returns the first items, or all with `verbose`, and a line that counts the others, if any."""
     shown = items if verbose else items[:most]
     left = len(items) - len(shown)
     return shown, [line(f"{indent}and {number(left)} more (-v)", "dim")] if left else []
 
 
 def entries(metadata: Mapping[str, str], longest: int, verbose: bool) -> Table:
-    """Return a table of metadata. Without `verbose` each value is one line of at most `longest`
+    """Returns a table of metadata. Without `verbose` each value is one line of at most `longest`
     characters.
     """
 
@@ -119,12 +119,12 @@ def entries(metadata: Mapping[str, str], longest: int, verbose: bool) -> Table:
 
 
 def number(value: int) -> str:
-    """Return 12345 as 12,345."""
+    """Returns 12345 as 12,345."""
     return f"{value:,}"
 
 
 def bytes_text(size: int) -> str:
-    """Return a size in decimal units."""
+    """Returns a size in decimal units."""
     value, unit = scaled(size, ("B", "kB", "MB", "GB", "TB"))
     if unit == "B":
         return f"{size} B"
@@ -132,7 +132,7 @@ def bytes_text(size: int) -> str:
 
 
 def scaled(value: float, units: Sequence[str]) -> tuple[float, str]:
-    """Return the value in the unit that leaves at most three digits; each unit is a thousand times
+    """Returns the value in the unit that leaves at most three digits; each unit is a thousand times
     the one before.
     """
     for unit in units[:-1]:
@@ -143,7 +143,7 @@ def scaled(value: float, units: Sequence[str]) -> tuple[float, str]:
 
 
 def change(before: int, after: int) -> Text:
-    """Return the change of a count: green if it shrank."""
+    """Returns the change of a count: green if it shrank."""
     if before == after:
         return line("=", "dim")
     share = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
@@ -151,15 +151,15 @@ def change(before: int, after: int) -> Text:
 
 
 def changed(before: int, after: int) -> tuple[str, str, Text]:
-    """Return the cells of a count before and after, and its change."""
+    """Returns the cells of a count before and after, and its change."""
     return number(before), number(after), change(before, after)
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a duration as text."""
+    """Returns a duration as text."""
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def share_text(value: float) -> str:
-    """Return a relative difference or tolerance as text."""
+    """Returns a relative difference or tolerance as text."""
     return "0" if value == 0 else f"{value:.1e}"

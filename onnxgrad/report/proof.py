@@ -15,12 +15,12 @@ _ROWS = 10  # outputs without -v
 
 
 def verdict(report: Report) -> Text:
-    """Return `equal`, `different` or `not proved`."""
+    """Returns `equal`, `different` or `not proved`."""
     return line(report.verdict, _STYLES[report.verdict])
 
 
 def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
-    """Yield the checks with their worst differences, the runs, and notes on them."""
+    """Yields the checks with their worst differences, the runs, and notes on them."""
     cases = "; ".join(map(str, report.cases))
     ran = f"  {counted(len(report.cases), 'run')}: {cases}" if cases else ""
     # the verdict names a check that did not run
@@ -56,7 +56,7 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
 
 
 def _layers(layers: Layers, verbose: bool) -> Iterator[Part]:
-    """Yield where two models begin to differ inside; with -v every paired value."""
+    """Yields where two models begin to differ inside; with -v every paired value."""
     style = "" if layers.first is None else "yellow"
     yield from (cell(text, style) for text in layers.lines)
     if verbose and layers.pairs:
@@ -68,7 +68,7 @@ def _layers(layers: Layers, verbose: bool) -> Iterator[Part]:
 
 
 def _covered(report: Report, verbose: bool) -> Iterator[Part]:
-    """Yield the coverage of the runs in one line, and the places that they did not reach."""
+    """Yields the coverage of the runs in one line, and the places that they did not reach."""
     if not report.cases:
         return
     coverage = report.coverage
@@ -92,7 +92,7 @@ def _row(leg: Leg) -> Sequence[Text | str]:
 
 
 def _failing(report: Report, verbose: bool) -> Iterator[Part]:
-    """Yield the differences that are not the worst of a check."""
+    """Yields the differences that are not the worst of a check."""
     shown = {id(leg.worst) for leg in report.legs.values() if leg.ran}
     failing = [d for d in report.differences if not d.ok and id(d) not in shown]
     differences, more = first_of(failing, _ROWS, verbose, "  ")
@@ -111,7 +111,7 @@ def _sizes(difference: Difference | None) -> tuple[Text, str]:
 
 
 def place_text(difference: Difference) -> str:
-    """Return the element where two results differ most, with both values."""
+    """Returns the element where two results differ most, with both values."""
     if difference.reason:
         return f"{difference.output}: {difference.reason}"
     at = "" if difference.index is None else f"[{', '.join(map(str, difference.index))}]"

@@ -24,7 +24,7 @@ GAP = 3  # between two columns
 
 
 def widths_of(part: Table, room: int) -> list[int] | None:
-    """Return the width of each column in a table of at most `room` characters, without cutting
+    """Returns the width of each column in a table of at most `room` characters, without cutting
     words: 0 for all if each fits at its full width, None if not even their longest words fit.
     """
     rows: list[tuple[Text | str, ...]] = [tuple(n.lstrip(">") for n in part.columns), *part.rows]
@@ -50,12 +50,12 @@ def widths_of(part: Table, room: int) -> list[int] | None:
 
 
 def heads(part: Table, count: int) -> list[str]:
-    """Return `count` names of columns, empty for columns without a name."""
+    """Returns `count` names of columns, empty for columns without a name."""
     return [*part.columns, *[""] * (count - len(part.columns))]
 
 
 def blocks(part: Table) -> Iterator[Part]:
-    """Yield the rows one below the other: the name of each, and its other cells by column."""
+    """Yields the rows one below the other: the name of each, and its other cells by column."""
     if part.title:
         yield line(part.title, "bold")
     for row in part.rows:
@@ -72,7 +72,7 @@ WIDTH = 160  # for pipes, files and strings; tables use only the width they need
 
 
 def markup(parts: Iterable[Part]) -> str:
-    """Return the parts as a self-contained piece of HTML: tables, and lines between them."""
+    """Returns the parts as a self-contained piece of HTML: tables, and lines between them."""
     return f'<div class="onnxgrad">{"".join(map(_markup, parts))}</div>'
 
 
@@ -114,7 +114,7 @@ def _pieces(value: Text | str) -> str:
 
 
 def plain(parts: Iterable[Part]) -> str:
-    """Return the parts as text without colour, without a newline at the end."""
+    """Returns the parts as text without colour, without a newline at the end."""
     from rich.console import Console
 
     file = io.StringIO()
@@ -133,7 +133,7 @@ def plain(parts: Iterable[Part]) -> str:
 
 
 def rich_of(part: Part) -> rich.console.RenderableType:
-    """Return the renderable that rich prints for a part."""
+    """Returns the renderable that rich prints for a part."""
     from rich.padding import Padding
     from rich.text import Text as RichText
 
@@ -192,7 +192,7 @@ def _rich_table(part: Table, widths: list[int]) -> rich.table.Table:
 
 
 def markdown(parts: Iterable[Part]) -> str:
-    """Return the parts as Markdown: bold lines as headings, tables as tables, other lines as items
+    """Returns the parts as Markdown: bold lines as headings, tables as tables, other lines as items
     of lists.
     """
     blocks: list[str] = []
@@ -221,6 +221,6 @@ def _markdown_table(part: Table) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text with the characters of Markdown escaped."""
+    """Returns text with the characters of Markdown escaped."""
     shown = " ".join(printable(text).split())
     return "".join(f"\\{c}" if c in "\\`*_<>|#[]&~" else c for c in shown)

@@ -48,7 +48,7 @@ class StepMade(Plain):
         return nodes(self.step.train)
 
     def parts(self, verbose: bool = False) -> Iterator[Part]:
-        """Yield the trained weights, the inputs of a batch, the size, and the check."""
+        """Yields the trained weights, the inputs of a batch, the size, and the check."""
         manifest = self.step.manifest
         parameters, states = manifest.of_role("parameter"), manifest.of_role("state")
         initial = self.step.initial
@@ -70,7 +70,7 @@ class StepMade(Plain):
 
 
 def _of_model(step: TrainingStep) -> set[str]:
-    """Return the values on which an output other than the loss depends; all inputs if the loss is
+    """Returns the values on which an output other than the loss depends; all inputs if the loss is
     the only output.
     """
     block = step.evaluation.main
@@ -83,7 +83,7 @@ def _of_model(step: TrainingStep) -> set[str]:
 
 
 def batch_parts(step: TrainingStep) -> Iterator[Part]:
-    """Yield the arrays of a batch, and which of them are labels: those with classes, and those on
+    """Yields the arrays of a batch, and which of them are labels: those with classes, and those on
     which only the loss depends.
     """
     of_model, rows = _of_model(step), []
@@ -102,7 +102,7 @@ def batch_parts(step: TrainingStep) -> Iterator[Part]:
 
 
 def weight_parts(step: TrainingStep, verbose: bool = False) -> Iterator[Part]:
-    """Yield the numbers of trained and frozen weights of the step, with their elements; with -v
+    """Yields the numbers of trained and frozen weights of the step, with their elements; with -v
     each of them. Constants of the loss are left out.
     """
     of_model = _of_model(step)
@@ -124,7 +124,7 @@ def weight_parts(step: TrainingStep, verbose: bool = False) -> Iterator[Part]:
 
 
 def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
-    """Yield a row per epoch: the mean loss of its steps, and the results on held-out data."""
+    """Yields a row per epoch: the mean loss of its steps, and the results on held-out data."""
     losses: dict[int, list[float]] = {}
     held: dict[int, Mapping[str, float]] = {}
     for event in fitted.history.events:
@@ -156,7 +156,7 @@ def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
 
 
 def _compared(fitted: Fitted, best: Mapping[str, float], last: Mapping[str, float]) -> Text:
-    """Return which weights were written, and the held-out results of these and of the others."""
+    """Returns which weights were written, and the held-out results of these and of the others."""
     same = best["step"] == last["step"]
     found = _held_out("last and best" if same else "last", last)
     found = found if same else f"{_held_out('best', best)}; {found}"
@@ -172,6 +172,6 @@ def _held_out(which: str, found: Mapping[str, float]) -> str:
 
 
 def _typed(fed: Fed) -> tuple[Text, Text]:
-    """Return the name of an input of a step, and its type."""
+    """Returns the name of an input of a step, and its type."""
     sizes = ", ".join("?" if d is None else str(d) for d in fed.shape or ())
     return cell(fed.name), cell(fed.dtype if fed.shape is None else f"{fed.dtype}[{sizes}]")

@@ -55,7 +55,7 @@ class Attempt:
         build: Callable[[], Any],
         mapping: Callable[[Any], Mapping[Var, Var]] = dict,
     ) -> Touched | None:
-        """Call `build`, and replace values as `mapping` of its answer says. Returns None if the
+        """Calls `build`, and replaces values as `mapping` of its answer says. Returns None if the
         rule declines, changes nothing or fails; the block is then unchanged.
 
         `build` and `mapping` may return or raise a Decline. Raises RuleFailed if a caller's rule
@@ -192,8 +192,8 @@ def check(mapping: Mapping[Var, Var]) -> None:
 
 
 def substitute(mapping: Mapping[Var, Var]) -> list[Binding]:
-    """Replace values at once, drop what became unused, and return the bindings whose surroundings
-    changed. The caller has called `check`.
+    """Replaces values at once, drops what became unused, and returns the bindings whose
+    surroundings changed. The caller has called `check`.
     """
     neighbours: dict[Binding, None] = {}
     roots = [old.definition for old in mapping if old.definition is not None]
@@ -286,7 +286,7 @@ class Savepoint:
         block.program.names.mark()
 
     def restore(self) -> None:
-        """Remove the additions. Raises InternalError if something older reads one."""
+        """Removes the additions. Raises InternalError if something older reads one."""
         block = self._block
         added = len(block.bindings) - self._bindings
         for b in list(islice(reversed(block.bindings), max(added, 0))):

@@ -75,7 +75,7 @@ class Family(Law):
 def combine(
     pattern: Pattern, *, by: Key, shrinks: Measure | None = None, shared: Shared | None = None
 ) -> Callable[[Callable[..., Any]], Family]:
-    """Make a family of a function that returns one replacement for each branch of a group.
+    """Makes a family of a function that returns one replacement for each branch of a group.
 
     The function receives the captures it names, each as a list over the branches. It may also name
     `roots`, the matched bindings, or `group`, the branches. `by` receives the captures by name (and
@@ -108,7 +108,7 @@ def combine(
 def apply_family(
     block: BindingBlock, family: Family, trace: Trace, min_branches: int = 2
 ) -> list[Binding]:
-    """Rewrite every group of at least `min_branches` branches in `block` and its nested blocks.
+    """Rewrites every group of at least `min_branches` branches in `block` and its nested blocks.
     Returns the emitted bindings.
     """
     counts = trace.of(family.name)
@@ -160,8 +160,8 @@ def _buckets(block: BindingBlock, family: Family, trace: Trace) -> _Buckets:
 
 
 def _explain_too_few(family: Family, buckets: _Buckets, min_branches: int, trace: Trace) -> None:
-    """Record near misses of branches that form no group. Runs before any rewrite, while values keep
-    their names.
+    """Records near misses of branches that form no group. Runs before any rewrite, while values
+    keep their names.
     """
     for members in buckets.values():
         if len(members) < min_branches:

@@ -76,14 +76,14 @@ class PatternContext:
         self._tests: list[Callable[[Matched], bool]] = []
 
     def only_used_by(self, producer: Pattern, consumer: Pattern) -> PatternContext:
-        """Require that only the binding of `consumer` reads the value of `producer`. Both are roots
-        or patterns inside roots.
+        """Requires that only the binding of `consumer` reads the value of `producer`. Both are
+        roots or patterns inside roots.
         """
         self._only.append((producer, consumer))
         return self
 
     def where(self, test: Callable[[Matched], bool]) -> PatternContext:
-        """Keep only matches that pass `test`."""
+        """Keeps only matches that pass `test`."""
         self._tests.append(test)
         return self
 
@@ -196,8 +196,8 @@ def rewrite_bindings(
     shrinks: Measure | None = None,
     trace: Trace | None = None,
 ) -> Any:
-    """Rewrite every match of `context` until none is left. Returns the model in the type you passed
-    in; a block or Program is changed in place.
+    """Rewrites every match of `context` until none is left. Returns the model in the type you
+    passed in; a block or Program is changed in place.
 
     `rewriter(m)` emits with `op` and returns `{matched value (or its pattern): new value}`. It
     leaves the match alone by returning None, `{}`, the matched values themselves or `decline(...)`.
@@ -233,8 +233,8 @@ def rewrite_call(
     shrinks: Measure | None = None,
     trace: Trace | None = None,
 ) -> Any:
-    """Rewrite every binding that is the root of `pattern`. Returns the model in the type you passed
-    in; a block or Program is changed in place.
+    """Rewrites every binding that is the root of `pattern`. Returns the model in the type you
+    passed in; a block or Program is changed in place.
 
     `rewriter` is called as a `@rewrite` rule is: with the captures it names, and `root`.
 
@@ -278,7 +278,7 @@ class _Rewriting:
         return getattr(self.rewriter, "__name__", "rewriter")
 
     def all_of(self, root: BindingBlock) -> None:
-        """Rewrite in a block and its nested blocks."""
+        """Rewrites in a block and its nested blocks."""
         fuel = Fuel(sum(1 for _ in root.walk()))
         for block in blocks_in(root):
             refused: set[Hashable] = set()
@@ -286,7 +286,7 @@ class _Rewriting:
                 pass
 
     def _sweep(self, block: BindingBlock, fuel: Fuel, refused: set[Hashable]) -> bool:
-        """Rewrite once through the block, continuing after each rewrite because models are long.
+        """Rewrites once through the block, continuing after each rewrite because models are long.
         Returns whether anything was rewritten.
         """
         fired = False
@@ -302,7 +302,7 @@ class _Rewriting:
         return fired
 
     def _first(self, block: BindingBlock, refused: set[Hashable], first: Binding | None) -> bool:
-        """Rewrite the first match that the rewriter accepts. Returns False if there is none.
+        """Rewrites the first match that the rewriter accepts. Returns False if there is none.
         Refused matches are not tried again.
         """
         name, author, program = self.name, self.rewriter, block.program

@@ -217,7 +217,7 @@ def _orders(b: Binding, width: int) -> Iterable[Sequence[Var | None]]:
 def _flat(
     patterns: Sequence[Pattern | None], inputs: Sequence[Var | None], found: Captured
 ) -> Iterator[Captured]:
-    """Match operands whose patterns are all captures or None."""
+    """Matches operands whose patterns are all captures or None."""
     answer = dict(found)
     for pattern, var in zip_longest(patterns, inputs):  # no `all`: most operators come here
         if not _taken(pattern, var, answer):

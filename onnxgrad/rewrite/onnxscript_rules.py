@@ -46,8 +46,8 @@ class OnnxscriptReplacement:
         self._constants: list[Var] = []
 
     def build(self) -> Mapping[Var, Var]:
-        """Emit the new nodes. Returns the replacement of each value of the match. Raises Decline if
-        the nodes cannot be bindings of this block.
+        """Emits the new nodes. Returns the replacement of each value of the match. Raises Decline
+        if the nodes cannot be bindings of this block.
         """
         import onnxscript.optimizer
 
@@ -77,8 +77,8 @@ class OnnxscriptReplacement:
         return found
 
     def settle(self, node: Any) -> bool:
-        """Finish a replacement: import its domains and update the view. `node` is the node where
-        the rule was tried. Returns whether the replacement added floating-point constants.
+        """Finishes a replacement: imports its domains and updates the view. `node` is the node
+        where the rule was tried. Returns whether the replacement added floating-point constants.
         """
         for domain, version in sorted(self.delta.used_opsets, key=str):
             import_opset(self.block, domains.canonical(domain), version or 1)
@@ -185,7 +185,7 @@ def onnxscript_rules(given: Any, name: str = "onnxscript-rule") -> tuple[Onnxscr
 
 
 def apply_onnxscript_rules(program: Program, rules: Iterable[OnnxscriptRule], trace: Trace) -> None:
-    """Apply `rules` in every block until none matches. At each node the first matching rule is
+    """Applies `rules` in every block until none matches. At each node the first matching rule is
     applied, but never to nodes that it emitted itself.
 
     Raises InputError if onnx_ir cannot hold the program, and RuleFailed if rules do not terminate.
@@ -206,7 +206,7 @@ class _Work:
         self.view: OnnxIrView
 
     def sweep(self) -> int:
-        """Try every rule at every node once. Returns the number of rewrites."""
+        """Tries every rule at every node once. Returns the number of rewrites."""
         import onnxscript.optimizer
 
         fired = 0
@@ -229,7 +229,7 @@ class _Work:
                 visit()
 
     def _at(self, graph: Any, block: BindingBlock, node: Any, binding: Binding) -> bool:
-        """Apply the first rule that matches at a node. Returns whether one did."""
+        """Applies the first rule that matches at a node. Returns whether one did."""
         for named in self.rules:
             if self.trace.made.get(binding) == named:
                 continue
@@ -283,7 +283,7 @@ class _Tracer:
     trace: Trace
 
     def log(self, rule: Any, graph: Any, node: Any, match: Any, status: Any) -> None:
-        """Record a match, and a near miss if the rule's condition or replacement refuses it."""
+        """Records a match, and a near miss if the rule's condition or replacement refuses it."""
         if status.name == "NO_MATCH":
             return
         self.trace.of(self.name).matched += 1

@@ -352,7 +352,7 @@ P: Any = _Operators()
 def gather(
     answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
 ) -> tuple[Captured, dict[Any, list[Any]]]:
-    """Add one member's captures: those in `common` to what is found for all, the others to their
+    """Adds one member's captures: those in `common` to what is found for all, the others to their
     lists.
     """
     for name, value in answer.items():

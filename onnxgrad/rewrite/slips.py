@@ -42,7 +42,7 @@ def slip(
     error: Exception,
     author: Callable[..., Any] | None = None,
 ) -> None:
-    """Record that a rule of this package failed with `error`, and warn; the block must be as it
+    """Records that a rule of this package failed with `error`, and warn; the block must be as it
     was before.
 
     author: the rule's function. Raises RuleFailed if a caller wrote it. Raises `error` itself if it

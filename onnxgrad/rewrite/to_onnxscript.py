@@ -117,7 +117,7 @@ class _Answer:
         return [b for b in bindings if b not in self.region.nodes and b.domain != OUTSIDE]
 
     def emit(self, op: Any) -> Any:
-        """Emit the new bindings through onnxscript's builder. Returns the value that replaces the
+        """Emits the new bindings through onnxscript's builder. Returns the value that replaces the
         old one. It belongs to a new node, because it gets the old name.
         """
         made: dict[Var, Any] = {}

@@ -25,7 +25,7 @@ class Decline(Exception):
 
 @known_keywords
 def decline(reason: str) -> Decline:
-    """Returns the refusal of a rule that matched but must not rewrite. Return or raise it;
+    """Returns the refusal of a rule that matched but must not rewrite. Returns or raises it;
     `--explain` shows the reason.
 
     >>> onnxgrad.decline("the weight is not a matrix").reason
@@ -155,7 +155,7 @@ class Trace:
         emitted: Iterable[str] = (),
         count: int = 1,
     ) -> None:
-        """Record a rewrite of `count` things, and the bindings that it matched and emitted, by the
+        """Records a rewrite of `count` things, and the bindings that it matched and emitted, by the
         names of their first results.
         """
         self.of(rule).applied += count
@@ -165,7 +165,7 @@ class Trace:
         )
 
     def replaced(self, mapping: Mapping[Var, Var], emitted: Iterable[Binding]) -> None:
-        """Record which values replace which, if a rule emitted them."""
+        """Records which values replace which, if a rule emitted them."""
         new = set(emitted)
         for old, value in mapping.items():
             name = self.stands.pop(old, old.name)
@@ -173,13 +173,13 @@ class Trace:
                 self.stands.setdefault(value, name)
 
     def missed(self, rule: str, where: object, reason: str) -> None:
-        """Record a near miss, once; `where` becomes text only if near misses are kept."""
+        """Records a near miss, once; `where` becomes text only if near misses are kept."""
         if self.explain:
             place = where if isinstance(where, BranchNames) else str(where)
             self.declined[rule, place, reason] = None
 
     def slipped(self, rule: str, where: object, reason: str) -> bool:
-        """Record that a rule of this package failed. Returns whether the failure is new."""
+        """Records that a rule of this package failed. Returns whether the failure is new."""
         if (rule, where) in self.failed:
             return False
         self.failed[rule, where] = None
@@ -187,7 +187,7 @@ class Trace:
         return True
 
     def forget(self) -> None:
-        """Release bindings and rules, which the record does not need once all passes ran."""
+        """Releases bindings and rules, which the record does not need once all passes ran."""
         self.made.clear()
         self.failed.clear()
 

@@ -95,7 +95,7 @@ class Rule(Law):
 def rewrite(
     pattern: Pattern, *, shrinks: Measure | None = None, needs: tuple[str, int] | None = None
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Make a rewrite rule of a function. The function receives the captures by name, and the
+    """Makes a rewrite rule of a function. The function receives the captures by name, and the
     matched binding if it has a parameter `root`.
 
     The function returns the replacement of the matched value, a tuple that replaces all outputs of
@@ -136,7 +136,7 @@ def apply_rules(
     *,
     where: Callable[[Binding], bool] | None = None,
 ) -> int:
-    """Apply `rules` anywhere in `block` and its nested blocks until nothing matches. Returns the
+    """Applies `rules` anywhere in `block` and its nested blocks until nothing matches. Returns the
     number of rewrites.
 
     `where` limits the roots at which the rules are tried.
@@ -190,7 +190,7 @@ def _by_operator(
 
 
 def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
-    """Try one rule at one binding, in every way that it matches, until one rewrites it."""
+    """Tries one rule at one binding, in every way that it matches, until one rewrites it."""
     counts = trace.of(rule.name)
     counts.tried += 1
     if not trace.explain and lacks(rule, binding):
@@ -265,7 +265,7 @@ class Fuel:
         self.left = self.amount
 
     def burn(self, rule: str, author: Callable[..., Any], program: Program, trace: Trace) -> bool:
-        """Count one rewrite of `rule`, whose function is `author`. Returns False if the fuel is
+        """Counts one rewrite of `rule`, whose function is `author`. Returns False if the fuel is
         spent and the rule is one of this package. Raises RuleFailed if it is a caller's.
         """
         self.left -= 1

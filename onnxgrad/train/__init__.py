@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Return a name of `onnxgrad.training`, which imports this package."""
+        """Returns a name of `onnxgrad.training`, which imports this package."""
         if name not in ("Trainer", "training_step"):
             raise AttributeError(f"module 'onnxgrad.train' has no attribute '{name}'")
         return getattr(import_module("onnxgrad.training"), name)

@@ -59,7 +59,7 @@ class OnDisk(dict[str, Array]):
     file: mmap.mmap
 
     def release(self) -> None:
-        """Free the memory of what was read."""
+        """Frees the memory of what was read."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.file.madvise(mmap.MADV_DONTNEED)
 
@@ -68,7 +68,7 @@ class OnDisk(dict[str, Array]):
 
 
 def on_disk(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Move large arrays into a temporary file without a name. Returns `arrays` if they are small,
+    """Moves large arrays into a temporary file without a name. Returns `arrays` if they are small,
     or if there is no room for the file.
     """
     large = [k for k, a in arrays.items() if a.nbytes >= _LARGE and not is_zeros(a)]
@@ -97,13 +97,13 @@ def is_zeros(array: Array) -> bool:
 
 
 def as_array(given: Any) -> Array:
-    """Return data as an array, without reading the files of shards."""
+    """Returns data as an array, without reading the files of shards."""
     array: Any = given if isinstance(given, Shards) else np.asarray(given)
     return array  # type: ignore[no-any-return]  # used as one
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """Return the arrays of an .npz file, or of a folder that has NAME.npy or NAME-0.npy,
+    """Returns the arrays of an .npz file, or of a folder that has NAME.npy or NAME-0.npy,
     NAME-1.npy, ... for each name. Raises InputError if the file is missing or of another kind.
     """
     if path.is_dir():

@@ -16,7 +16,7 @@ from onnxgrad.ir.types import numpy_dtype
 
 
 def Cast(x: Any, *, to: int) -> Any:
-    """Return `x` with this ONNX element type; the same array if it already has it."""
+    """Returns `x` with this ONNX element type; the same array if it already has it."""
     return np.asarray(x).astype(numpy_dtype(to), copy=False)[()]
 
 
@@ -28,30 +28,30 @@ Equal, Less, Greater, And = np.equal, np.less, np.greater, np.logical_and
 
 
 def Max(*xs: Any) -> Any:
-    """Return the largest elements; NaN if one is NaN."""
+    """Returns the largest elements; NaN if one is NaN."""
     return reduce(np.maximum, xs)
 
 
 def Min(*xs: Any) -> Any:
-    """Return the smallest elements; NaN if one is NaN."""
+    """Returns the smallest elements; NaN if one is NaN."""
     return reduce(np.minimum, xs)
 
 
 def Where(condition: Any, a: Any, b: Any) -> Any:
-    """Return `a` where the condition holds, else `b`."""
+    """Returns `a` where the condition holds, else `b`."""
     return np.where(condition, a, b)[()]
 
 
 def ReduceSum(x: Any, axes: Sequence[int] | None = None, *, keepdims: int = 1) -> Any:
-    """Return the sum along these axes, or of all elements."""
+    """Returns the sum along these axes, or of all elements."""
     return np.sum(x, axis=None if axes is None else tuple(axes), keepdims=bool(keepdims))
 
 
 def ReduceMean(x: Any, axes: Sequence[int] | None = None, *, keepdims: int = 1) -> Any:
-    """Return the mean along these axes, or of all elements."""
+    """Returns the mean along these axes, or of all elements."""
     return np.mean(x, axis=None if axes is None else tuple(axes), keepdims=bool(keepdims))
 
 
 def ReduceSumSquare(x: Any, axes: Sequence[int] | None = None, *, keepdims: int = 1) -> Any:
-    """Return the sum of the squares along these axes, or of all elements."""
+    """Returns the sum of the squares along these axes, or of all elements."""
     return ReduceSum(np.square(x), axes, keepdims=keepdims)

@@ -51,7 +51,7 @@ def in_training(b: Binding) -> bool:
 
 
 def freeze(b: Binding) -> None:
-    """Switch to inference: normalise by the running statistics."""
+    """Switches to inference: normalises by the running statistics."""
     if in_training(b):
         for out, running in zip(b.outputs[1:], b.inputs[_MEAN:], strict=False):
             if out is not None and running is not None:
@@ -61,7 +61,7 @@ def freeze(b: Binding) -> None:
 
 
 def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
-    """Switch these bindings of the main graph to training mode. Each running statistic becomes an
+    """Switches these bindings of the main graph to training mode. Each running statistic becomes an
     input, and its next value an output.
 
     A module that is called twice updates its statistics twice, in the graph's order. Raises
@@ -86,8 +86,8 @@ def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:
 
 
 def _root(b: Binding, index: int) -> Var:
-    """Return the statistic as stored in the file, behind Identities. Raises InputError if it is not
-    stored.
+    """Returns the statistic as stored in the file, behind Identities. Raises InputError if it is
+    not stored.
     """
     v = b.operand(index)
     while v is not None and v.definition is not None and v.definition.is_op("Identity"):
@@ -107,7 +107,7 @@ def _value(v: Var) -> Array:
 
 
 def _refuse_merged(roots: Mapping[Binding, Sequence[Var]]) -> None:
-    """Raise InputError for a statistic with other readers: a tool may have merged numbers that are
+    """Raises InputError for a statistic with other readers: a tool may have merged numbers that are
     equal only at the start.
     """
     whose: dict[Var, tuple[object, ...]] = {}
@@ -129,7 +129,7 @@ def _merged(v: Var, how: str) -> InputError:
 
 
 def _reads(v: Var) -> Iterable[tuple[Binding, int]]:
-    """Yield each binding that reads a value, also through Identities, with the index of the
+    """Yields each binding that reads a value, also through Identities, with the index of the
     operand.
     """
     for user in v.users:
@@ -140,7 +140,7 @@ def _reads(v: Var) -> Iterable[tuple[Binding, int]]:
 
 
 def _use_batch(b: Binding, inputs: Sequence[Var]) -> None:
-    """Switch to the operator's training form, which has three results.
+    """Switches to the operator's training form, which has three results.
 
     onnxruntime writes the last two results over the operands that they update, even if others read
     these operands. Therefore the operands get their own memory, and readers of the results read the
@@ -155,7 +155,7 @@ def _use_batch(b: Binding, inputs: Sequence[Var]) -> None:
 
 
 def _statistics(b: Binding) -> tuple[Var, Var]:
-    """Return mean and unbiased variance of the operand per channel, in the precision of
+    """Returns mean and unbiased variance of the operand per channel, in the precision of
     the sums.
     """
     x, running = b.inputs[0], b.inputs[_MEAN]
@@ -171,7 +171,7 @@ def _statistics(b: Binding) -> tuple[Var, Var]:
 
 
 def _one_less(x: Var, running: Var, axes: Sequence[int]) -> Var | float:
-    """Return n - 1, at least 1."""
+    """Returns n - 1, at least 1."""
     count = element_count(tuple((x.shape or ())[i] for i in axes))
     if count is not None:
         return float(max(count - 1, 1))

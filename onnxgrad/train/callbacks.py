@@ -47,7 +47,7 @@ class JsonLines:
     path: str | PathLike[str]
 
     def __call__(self, event: Event) -> None:
-        """Write the line. Raises InputError if the file cannot be written."""
+        """Writes the line. Raises InputError if the file cannot be written."""
         line: dict[str, Any] = {
             "step": event.step,
             "epoch": event.epoch,
@@ -76,7 +76,7 @@ class JsonLines:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
     def cut(self, size: int, step: int) -> None:
-        """Remove the lines after this many bytes, which a run wrote after the step from which it
+        """Removes the lines after this many bytes, which a run wrote after the step from which it
         resumes. Does nothing if the file is not the log of that run. Raises InputError if the file
         cannot be written.
         """
@@ -93,7 +93,7 @@ class JsonLines:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
     def _after(self, line: bytes, step: int) -> bool:
-        """Return whether a line is of a step after that one, or was left unfinished."""
+        """Returns whether a line is of a step after that one, or was left unfinished."""
         try:
             return bool(json.loads(line)["step"] >= step)
         except ValueError:
@@ -123,7 +123,7 @@ class CsvLines(JsonLines):
             )
 
     def _first(self) -> list[str]:
-        """Return the names of the columns in the file."""
+        """Returns the names of the columns in the file."""
         try:
             with open(self.path, encoding="utf-8", errors="replace", newline="") as file:
                 return next(csv.reader([file.readline(1 << 16)]), [])
@@ -131,7 +131,7 @@ class CsvLines(JsonLines):
             return []
 
     def __call__(self, event: Event) -> None:
-        """Write the row. Raises InputError if it cannot be written."""
+        """Writes the row. Raises InputError if it cannot be written."""
         line: dict[str, Any] = {"step": event.step, "epoch": event.epoch}
         if event.evaluation is None:
             line |= {"loss": event.loss, "rate": event.rate, "gradient_norm": event.gradient_norm}
@@ -150,14 +150,14 @@ class CsvLines(JsonLines):
 
 
 def log_to(path: str | PathLike[str], results: Sequence[str]) -> JsonLines:
-    """Return the callback for a log file: CSV if its name ends with .csv, else lines of JSON."""
+    """Returns the callback for a log file: CSV if its name ends with .csv, else lines of JSON."""
     if os.fspath(path).lower().endswith(".csv"):
         return CsvLines(path, results)
     return JsonLines(path)
 
 
 def check_plotting() -> None:
-    """Raise InputError if matplotlib is not installed."""
+    """Raises InputError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -174,7 +174,7 @@ def check_needs(
     keep: Sequence[object] | None = None,
     plateau: bool = False,
 ) -> None:
-    """Raise InputError for an option that needs held-out data, or a folder, if there is none."""
+    """Raises InputError for an option that needs held-out data, or a folder, if there is none."""
     held_out = option("--validation NPZ", "validation")
     place = option("--folder DIR", "folder")
     needs = (
@@ -206,7 +206,7 @@ class EarlyStopping:
     stale: int = 0
 
     def __call__(self, event: Event) -> bool:
-        """Return whether training should stop."""
+        """Returns whether training should stop."""
         if event.evaluation is None:
             return False
         if self.best is None or event.evaluation["loss"] < self.best:
@@ -230,13 +230,13 @@ class History:
     kept: Literal["best", "last"] = "last"
 
     def __repr__(self) -> str:
-        """Return the number of steps, and the first and the last loss."""
+        """Returns the number of steps, and the first and the last loss."""
         found = self.losses
         went = f", loss {found[0]:.4g} -> {found[-1]:.4g}" if found else ""
         return f"History({len(found)} step{'s' * (len(found) != 1)}{went})"
 
     def __call__(self, event: Event) -> None:
-        """Append the event."""
+        """Appends the event."""
         self.events.append(event)
 
     @property
@@ -250,21 +250,21 @@ class History:
         return [e.evaluation for e in self.events if e.evaluation is not None]
 
     def evaluated_at(self, step: int) -> Mapping[str, float] | None:
-        """Return the last evaluation if it followed this step, else None."""
+        """Returns the last evaluation if it followed this step, else None."""
         found = [e for e in self.events if e.evaluation is not None]
         return found[-1].evaluation if found and found[-1].step == step else None
 
     def compare(
         self, best: Mapping[str, float], last: Mapping[str, float], *, wanted: bool
     ) -> None:
-        """Record the evaluations of the best and the last weights, and which of them are kept: the
+        """Records the evaluations of the best and the last weights, and which of them are kept: the
         best only if `wanted`.
         """
         self.last, self.best = last, last if last["loss"] <= best["loss"] else best
         self.kept = "best" if wanted and self.best is best else "last"
 
     def plot(self, path: str | PathLike[str]) -> None:
-        """Write a plot of the loss over the steps. Raises InputError if matplotlib is not
+        """Writes a plot of the loss over the steps. Raises InputError if matplotlib is not
         installed.
         """
         check_plotting()

@@ -52,7 +52,7 @@ class Progress:
         return bool(self.steps or self.micro)
 
     def judged(self, found: Mapping[str, float]) -> Progress:
-        """Return the progress after an evaluation."""
+        """Returns the progress after an evaluation."""
         best = math.inf if self.best is None or math.isnan(self.best) else self.best
         if self.best is not None and not found["loss"] < best:
             return replace(self, stale=self.stale + 1)
@@ -60,11 +60,11 @@ class Progress:
         return replace(self, best=found["loss"], best_step=self.steps, best_found=found, stale=0)
 
     def without_best(self) -> Progress:
-        """Return the progress without the best evaluation."""
+        """Returns the progress without the best evaluation."""
         return replace(self, best=None, best_step=0, best_found=None, stale=0)
 
     def nothing_left(self, epochs: int, steps: int | None) -> str:
-        """Return why a run to this many epochs or steps has nothing to do, or an empty text."""
+        """Returns why a run to this many epochs or steps has nothing to do, or an empty text."""
         done, wanted, unit = self.epoch, epochs, "epochs"
         if steps is not None:
             done, wanted, unit = self.steps, steps, "steps"
@@ -76,7 +76,7 @@ class Progress:
         )
 
     def check_trained(self, accumulate: int) -> None:
-        """Raise InputError if the run took no step because the micro-batches did not suffice for
+        """Raises InputError if the run took no step because the micro-batches did not suffice for
         one.
         """
         if self.micro:
@@ -86,12 +86,12 @@ class Progress:
             )
 
     def words(self) -> dict[str, str]:
-        """Return the progress as texts, as a checkpoint stores it."""
+        """Returns the progress as texts, as a checkpoint stores it."""
         return {"progress": json.dumps(asdict(self))}
 
     @staticmethod
     def of(stored: Mapping[str, str], where: str) -> Progress:
-        """Return the progress that `words` stored. Raises InputError for anything else."""
+        """Returns the progress that `words` stored. Raises InputError for anything else."""
         try:
             return Progress(**json.loads(stored["progress"]))
         except (KeyError, TypeError, ValueError) as error:
@@ -120,7 +120,7 @@ _LONGEST = 60
 
 
 def facts_of_step(task: TrainingStep, rate: Rate) -> dict[str, Any]:
-    """Return the facts of a step and of its learning rate."""
+    """Returns the facts of a step and of its learning rate."""
     manifest = task.manifest
     entries = manifest.groups or ({"glob": "", "optimizer": manifest.optimizer},)
     names = [entry["optimizer"].get("name") for entry in entries]
@@ -139,7 +139,7 @@ def facts_of_step(task: TrainingStep, rate: Rate) -> dict[str, Any]:
 
 
 def _group(entry: Mapping[str, Any]) -> str:
-    """Return the text of a group: its glob, its options and its factor of the rate."""
+    """Returns the text of a group: its glob, its options and its factor of the rate."""
     options = {k: v for k, v in entry["optimizer"].items() if k not in ("name", "lr")}
     return json.dumps({entry["glob"]: {**options, "factor": entry.get("factor", 1.0)}})
 
@@ -154,7 +154,7 @@ def _rate(manifest: Manifest, rate: Rate) -> dict[str, Any]:
 
 
 def _formula(program: Program) -> str:
-    """Return a digest of the nodes, independent of their order."""
+    """Returns a digest of the nodes, independent of their order."""
     nodes = sorted(hashlib.sha256(text).digest() for text in _nodes(program.main))
     return hashlib.sha256(b"".join(nodes)).hexdigest()[:16]
 
@@ -167,7 +167,7 @@ def _nodes(block: BindingBlock) -> Iterable[bytes]:
 
 
 def facts_in(stored: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Return the facts in a checkpoint; none if another program wrote it. Raises InputError."""
+    """Returns the facts in a checkpoint; none if another program wrote it. Raises InputError."""
     try:
         found = json.loads(stored.get("run", "{}"))
     except ValueError:
@@ -180,7 +180,7 @@ def facts_in(stored: Mapping[str, str], where: str) -> dict[str, Any]:
 def fitting(
     values: Mapping[str, Array], own: Mapping[str, Array], manifest: Manifest, *, every: bool
 ) -> Mapping[str, Array]:
-    """Return the values for a step. Sums over micro-batches may be missing, because they are zeros
+    """Returns the values for a step. Sums over micro-batches may be missing, because they are zeros
     between two steps. With `every`, values that are missing or have another type come from `own`.
     """
     sums = {fed.name for fed in manifest.of_role("accumulated")}
@@ -200,7 +200,7 @@ def fitting(
 
 
 def differences(before: Facts, now: Facts) -> dict[str, tuple[Any, Any]]:
-    """Return the facts that both have and that differ."""
+    """Returns the facts that both have and that differ."""
     now = json.loads(json.dumps(now))  # as a file stores them
     return {k: (before[k], v) for k, v in now.items() if k in before and before[k] != v}
 
@@ -208,7 +208,7 @@ def differences(before: Facts, now: Facts) -> dict[str, tuple[Any, Any]]:
 def check_same_run(
     changes: Mapping[str, tuple[Any, Any]], stands: Progress, where: str, *, same_values: bool
 ) -> None:
-    """Raise InputError if a run with progress `stands` cannot continue with these changes.
+    """Raises InputError if a run with progress `stands` cannot continue with these changes.
 
     same_values: whether step and checkpoint have the same values by name. If not, every change is
     refused, except for the rate and the schedule.
@@ -232,7 +232,7 @@ def of_an_epoch(key: str) -> bool:
 
 
 def continuation(changes: Mapping[str, tuple[Any, Any]], where: str) -> str:
-    """Return one line about changes that the run accepts."""
+    """Returns one line about changes that the run accepts."""
     return f"{where} continues with {_listed(changes)}"
 
 

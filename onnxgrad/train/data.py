@@ -34,10 +34,10 @@ class Data(ABC):
 
     @abstractmethod
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield the batches of epoch `number`, which counts from 0."""
+        """Yields the batches of epoch `number`, which counts from 0."""
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Return facts that identify the data, in JSON types; `first` is the first batch of epoch
+        """Returns facts that identify the data, in JSON types; `first` is the first batch of epoch
         `number`.
         """
         arrays = {name: np.asarray(a) for name, a in first.items()}
@@ -87,7 +87,7 @@ class Arrays(Data):
         return len(next(iter(self.arrays.values())))
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Return the types of the arrays, the number of examples, and a digest of some of them."""
+        """Returns the types of the arrays, the number of examples, and a digest of some of them."""
         order = "none" if self.seed is None else self.seed
         return {
             "kind": "arrays", "batch_size": self.size, "order": order, "examples": self.examples,
@@ -95,7 +95,7 @@ class Arrays(Data):
         }  # fmt: skip
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield the batches; their order depends only on the seed and the epoch."""
+        """Yields the batches; their order depends only on the seed and the epoch."""
         order = np.arange(self.examples)
         if self.seed is not None:
             order = np.random.default_rng([self.seed, number]).permutation(self.examples)
@@ -116,17 +116,17 @@ class Repeated(Data):
     names: Sequence[str] | None = None
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Return the types of the arrays, and a digest of some examples of the first batch."""
+        """Returns the types of the arrays, and a digest of some examples of the first batch."""
         found = super().facts(number, first)
         return {k.split(" of ")[0]: v for k, v in found.items()} if self.same else found
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield the batches. Raises InputError for anything that is not a dict of arrays."""
+        """Yields the batches. Raises InputError for anything that is not a dict of arrays."""
         for batch in self.make():
             yield batch if isinstance(batch, Mapping) else self._named(batch)
 
     def _named(self, batch: Any) -> Batch:
-        """Return a tuple of arrays as a batch by their names."""
+        """Returns a tuple of arrays as a batch by their names."""
         listed = isinstance(batch, (tuple, list))
         if self.names is None or not listed:
             how = ", or a tuple of them with names=" if listed else ""
@@ -152,12 +152,12 @@ class Scaled(Data):
     scale: Mapping[str, tuple[float, np.dtype[Any]]]
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Return the facts of the data, and the factors."""
+        """Returns the facts of the data, and the factors."""
         factors = {name: by for name, (by, _) in self.scale.items()}
         return {**self.data.facts(number, first), "scale": factors}
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield scaled batches. Raises InputError if such an input has no integers."""
+        """Yields scaled batches. Raises InputError if such an input has no integers."""
         for batch in self.data.epoch(number):
             found = {name: self._scaled(name, a) for name, a in batch.items()}
             yield Rows(found, batch.rows) if isinstance(batch, Rows) else found
@@ -183,13 +183,13 @@ class Beside(Data):
     constants: Mapping[str, Array]
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Return the facts of the data, and a digest of the constants."""
+        """Returns the facts of the data, and a digest of the constants."""
         own = {name: a for name, a in first.items() if name not in self.constants}
         beside = {name: np.asarray(a) for name, a in self.constants.items()}
         return {**self.data.facts(number, own), "constants": sampled(beside)}
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Yield the batches. Raises InputError for a constant that the data has, too."""
+        """Yields the batches. Raises InputError for a constant that the data has, too."""
         for batch in self.data.epoch(number):
             if twice := [name for name in self.constants if name in batch]:
                 raise InputError(f"constants: the data has '{twice[0]}' already: leave one out")
@@ -198,12 +198,12 @@ class Beside(Data):
 
 
 def _types(arrays: Mapping[str, Array]) -> list[str]:
-    """Return name, dtype and shape of an example, for each array."""
+    """Returns name, dtype and shape of an example, for each array."""
     return [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in sorted(arrays.items())]
 
 
 def sampled(arrays: Mapping[str, Array]) -> str:
-    """Return a digest of some examples, evenly spread, the first and the last included."""
+    """Returns a digest of some examples, evenly spread, the first and the last included."""
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -216,7 +216,7 @@ def sampled(arrays: Mapping[str, Array]) -> str:
 
 
 def facts_of_held_out(given: Given | Data | None) -> dict[str, Any]:
-    """Return a digest of some examples of arrays by name; nothing for other data."""
+    """Returns a digest of some examples of arrays by name; nothing for other data."""
     if not isinstance(given, Mapping):
         return {}
     return {HELD_OUT: sampled({name: as_array(a) for name, a in given.items()})}
@@ -231,8 +231,8 @@ def as_data(
     read: Collection[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> Data:
-    """Return anything that `fit` accepts as data as `Data`; from a file, only the arrays in `read`.
-    Raises InputError for an iterator, and for a file that cannot be read.
+    """Returns anything that `fit` accepts as data as `Data`; from a file, only the arrays in
+    `read`. Raises InputError for an iterator, and for a file that cannot be read.
     """
     if isinstance(given, Data):
         return given
@@ -252,8 +252,8 @@ def as_data(
 
 
 def scaled(data: Data, scale: Mapping[str, float] | None, inputs: Sequence[Fed]) -> Data:
-    """Return the data with integers of some inputs multiplied. Raises InputError for a name that is
-    not a float input.
+    """Returns the data with integers of some inputs multiplied. Raises InputError for a name that
+    is not a float input.
     """
     if not scale:
         return data
@@ -269,7 +269,7 @@ def scaled(data: Data, scale: Mapping[str, float] | None, inputs: Sequence[Fed])
 
 
 def beside(data: Data, constants: Mapping[str, Array]) -> Data:
-    """Return the data with these arrays in every batch."""
+    """Returns the data with these arrays in every batch."""
     return Beside(data, constants) if constants else data
 
 
@@ -281,9 +281,9 @@ def without_unread(
     beside: Collection[str] = (),
     leads: bool = True,
 ) -> dict[str, Array]:
-    """Return the arrays of a file that are inputs or read `beside` them by metrics, and warn about
-    the others. If an input is missing, return all arrays, so that the error shows a misspelled
-    name.
+    """Returns the arrays of a file that are inputs or read `beside` them by metrics, and warns
+    about the others. If an input is missing, returns all arrays, so that the error shows a
+    misspelled name.
     """
     extra = [name for name in arrays if name not in inputs and name not in beside]
     if not extra or not arrays.keys() >= set(inputs):

@@ -20,7 +20,7 @@ class Diverged(NotProved):
 
 
 def what_ends(manifest: Manifest, loss: float, metrics: Mapping[str, Array]) -> str | None:
-    """Return why a step ends training: its loss is not finite, or without loss scaling the norm of
+    """Returns why a step ends training: its loss is not finite, or without loss scaling the norm of
     its gradients; else None.
     """
     if not np.isfinite(loss):
@@ -32,13 +32,13 @@ def what_ends(manifest: Manifest, loss: float, metrics: Mapping[str, Array]) -> 
 
 
 def norm_of(manifest: Manifest, metrics: Mapping[str, Array]) -> float | None:
-    """Return the norm of all gradients if the step returns it, else None."""
+    """Returns the norm of all gradients if the step returns it, else None."""
     norm = None if manifest.gradient_norm is None else metrics.get(manifest.gradient_norm)
     return None if norm is None else float(norm)
 
 
 def diverged(number: int, what: str, first: str | None) -> str:
-    """Return one line about the end of training, with the first value that is not finite."""
+    """Returns one line about the end of training, with the first value that is not finite."""
     where = (
         f"the first value that is not finite is '{first}'"
         if first
@@ -48,7 +48,7 @@ def diverged(number: int, what: str, first: str | None) -> str:
 
 
 def first_not_finite(program: Program, feeds: Mapping[str, Array]) -> str | None:
-    """Return the name of the first value, in the graph's order, that is not finite on these feeds,
+    """Returns the name of the first value, in the graph's order, that is not finite on these feeds,
     or None.
 
     Inputs are checked first, then results whose operands are finite. Infinite constants of the

@@ -36,7 +36,7 @@ _KEY_ROUNDS = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB))
 
 
 def keys(seed: Var, count: int) -> list[tuple[Var, Var]]:
-    """Return two keys for each of `count` users of an int64 scalar; each key is uint32 of shape
+    """Returns two keys for each of `count` users of an int64 scalar; each key is uint32 of shape
     [1].
     """
     low = op.Cast(seed, to=TensorProto.UINT32)
@@ -53,7 +53,7 @@ def keys(seed: Var, count: int) -> list[tuple[Var, Var]]:
 
 
 def _mixed(x: Var) -> Var:
-    """Apply a bijection of 32 bits in which each bit depends on all others."""
+    """Applies a bijection of 32 bits in which each bit depends on all others."""
     for shift, factor in _KEY_ROUNDS:
         x = op.Mul(_folded(x, shift), np.uint32(factor))
     return _folded(x, 14)
@@ -64,7 +64,7 @@ def _folded(x: Var, shift: int) -> Var:
 
 
 def bits_like(x: Var, key: tuple[Var, Var]) -> Var:
-    """Return one uint32 for each element of `x`, in one row; its high bits are uniform and
+    """Returns one uint32 for each element of `x`, in one row; its high bits are uniform and
     independent.
     """
     count = element_count(x.shape)
@@ -93,14 +93,14 @@ def decided_by_caller(b: Binding) -> bool:
 
 
 def turn_off(b: Binding) -> None:
-    """Make a Dropout return its operand, if the file or the caller can make it drop."""
+    """Makes a Dropout return its operand, if the file or the caller can make it drop."""
     if in_training(b) or decided_by_caller(b):
         with emitting(b.block, sources=(b,), made_by="dropout"):
             _stand_in(b, _operand(b), None)
 
 
 def turn_on(block: BindingBlock, bindings: Sequence[Binding], ratio: float | None) -> Var:
-    """Switch these Dropouts of a block to training mode, with one seed for all, a new input.
+    """Switches these Dropouts of a block to training mode, with one seed for all, a new input.
     Returns the seed.
 
     ratio: replaces the ratio of each Dropout. Raises InputError if the dtype of an operand is
@@ -125,7 +125,7 @@ def _operand(b: Binding) -> Var:
 
 
 def _ratio(b: Binding) -> float | Var:
-    """Return the ratio of a Dropout, a number if the file fixes it. Raises InputError if it is not
+    """Returns the ratio of a Dropout, a number if the file fixes it. Raises InputError if it is not
     in [0, 1].
     """
     given = b.operand(1)
@@ -139,7 +139,7 @@ def _ratio(b: Binding) -> float | Var:
 
 
 def _dropped(x: Var, ratio: float | Var, key: tuple[Var, Var]) -> tuple[Var, Var | None]:
-    """Return the result and the mask of kept elements (None: all)."""
+    """Returns the result and the mask of kept elements (None: all)."""
     if ratio == 0.0:
         return x, None
     share = op.Cast(ratio, to=TensorProto.DOUBLE) if isinstance(ratio, Var) else ratio
@@ -156,7 +156,7 @@ def _dropped(x: Var, ratio: float | Var, key: tuple[Var, Var]) -> tuple[Var, Var
 
 
 def _stand_in(b: Binding, y: Var, keep: Var | None) -> None:
-    """Replace the result of a Dropout, under the same name, and its mask."""
+    """Replaces the result of a Dropout, under the same name, and its mask."""
     mask = b.result(1)
     if mask is not None and mask.use_count:
         true = helper.make_tensor("value", TensorProto.BOOL, [1], np.ones(1, bool))

@@ -23,7 +23,7 @@ def evaluated(
     batches: Iterable[Batch],
     metrics: Mapping[str, Metric],
 ) -> dict[str, float]:
-    """Return the mean loss over batches, weighted by their sizes, and each metric, computed by the
+    """Returns the mean loss over batches, weighted by their sizes, and each metric, computed by the
     session of `step.evaluation`. A batch may have arrays that only a metric reads. Raises
     InputError for a batch that does not fit, and if there is none.
     """
@@ -67,7 +67,7 @@ def predicted(
     weights: Mapping[str, Array],
     batches: Iterable[Batch],
 ) -> dict[str, Array]:
-    """Return the model's outputs over all batches, computed by the session of `prediction(step)`,
+    """Returns the model's outputs over all batches, computed by the session of `prediction(step)`,
     whose inputs are `taken`. Arrays that only the loss reads are ignored. If the model fixes the
     size of a batch, a smaller last batch is filled up, and the extra rows are removed. Raises
     InputError for a batch that does not fit, and for an output of several batches without a row for

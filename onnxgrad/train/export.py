@@ -53,7 +53,7 @@ def export(
     repairs: Repairs | None = None,
     path: str | PathLike[str] | None = None,
 ) -> Any:
-    """Return `model` with these values of its weights, in the type you passed in. Its metadata
+    """Returns `model` with these values of its weights, in the type you passed in. Its metadata
     records the names of these weights, and `how`. With `path`, write the model there, of any size,
     and return None.
 
@@ -85,7 +85,7 @@ def _is_one_file(program: Program, path: Path) -> bool:
 
 
 def _stream(model: ModelProto, source: Path, arrays: Mapping[str, Array], path: Path) -> None:
-    """Write a model piece by piece. Raises InputError."""
+    """Writes a model piece by piece. Raises InputError."""
     try:
         replaced, digests = own_data(place_of(path)), external_data.Digests()
         digests.files = frozenset([source.name])
@@ -124,8 +124,8 @@ def with_weights(
     repairs: Repairs = NONE,
     apart: dict[str, Array] | None = None,
 ) -> Program:
-    """Return the result of `export` as a Program. apart: receives new values of weights that stayed
-    in the model's file, in place of the program. Raises the same errors.
+    """Returns the result of `export` as a Program. apart: receives new values of weights that
+    stayed in the model's file, in place of the program. Raises the same errors.
     """
     before, folder = proto_of(model)
     if repairs.untied:
@@ -150,7 +150,7 @@ def with_weights(
 
 
 def _named_tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    """Yield the tensors of a graph and its nested graphs, with the names of their values."""
+    """Yields the tensors of a graph and its nested graphs, with the names of their values."""
     for tensor in graph.initializer:
         yield tensor.name, tensor
     for node in graph.node:
@@ -193,7 +193,7 @@ def _replace(tensor: TensorProto, name: str, value: Array, apart: dict[str, Arra
 
 
 def changed_weights(before: ModelProto, after: ModelProto) -> list[str]:
-    """Return the names of values whose elements differ. Raises InternalError if the models differ
+    """Returns the names of values whose elements differ. Raises InternalError if the models differ
     in anything else.
     """
     if bare(before) != bare(after):
@@ -203,7 +203,7 @@ def changed_weights(before: ModelProto, after: ModelProto) -> list[str]:
 
 
 def _elements(tensor: TensorProto) -> object:
-    """Return the bytes of the elements, or their location in an external file."""
+    """Returns the bytes of the elements, or their location in an external file."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return [(e.key, e.value) for e in tensor.external_data]
     return (
@@ -214,7 +214,7 @@ def _elements(tensor: TensorProto) -> object:
 
 
 def bare(model: ModelProto) -> bytes:
-    """Return the model without the elements of its tensors, as bytes."""
+    """Returns the model without the elements of its tensors, as bytes."""
     bare = ModelProto()
     copy_fields(model, bare, skip=("graph",))
     copy_fields(model.graph, bare.graph, skip=("initializer",))
@@ -227,7 +227,7 @@ def bare(model: ModelProto) -> bytes:
 
 
 def digest(model: ModelLike) -> str:
-    """Return the sha256 of a model with all its weights, external ones included. Raises InputError
+    """Returns the sha256 of a model with all its weights, external ones included. Raises InputError
     if a file cannot be read.
     """
     proto, folder = proto_of(model)

@@ -24,7 +24,7 @@ _MODEL, _EXAMPLES = "delta", "examples"
 def average(
     values: Sequence[Values | str | PathLike[str]], weights: Sequence[float] | None = None
 ) -> dict[str, Array]:
-    """Return the weighted mean of arrays by name, computed in float64, in their dtypes.
+    """Returns the weighted mean of arrays by name, computed in float64, in their dtypes.
 
     values: the `parameters` or `state` of several trainers, or paths of checkpoints.
     weights: one number for each, at least 0, such as its number of examples. Defaults to equal
@@ -73,7 +73,7 @@ def _mean(name: str, arrays: Sequence[Array], shares: Array) -> Array:
 
 
 def check_alike(given: Values, wanted: Values, where: str) -> None:
-    """Raise InputError unless `given` has the names, shapes and dtypes of `wanted`."""
+    """Raises InputError unless `given` has the names, shapes and dtypes of `wanted`."""
     for name in given:
         if name not in wanted:
             raise InputError(f"{where} has '{name}', which is unknown{perhaps(name, wanted)}")
@@ -88,13 +88,13 @@ def check_alike(given: Values, wanted: Values, where: str) -> None:
 
 
 def flattened(values: Iterable[Array]) -> Array:
-    """Return the elements of all arrays as one vector, in the widest dtype, at least float32."""
+    """Returns the elements of all arrays as one vector, in the widest dtype, at least float32."""
     arrays = [np.asarray(a).reshape(-1) for a in values]
     return np.concatenate([a.astype(np.float32) if a.itemsize < 4 else a for a in arrays])
 
 
 def parted(vector: Array, like: Values, where: str) -> dict[str, Array]:
-    """Return the arrays from which `flattened` made a vector. Raises InputError for another length
+    """Returns the arrays from which `flattened` made a vector. Raises InputError for another length
     or dtype.
     """
     wanted = flattened(like.values())
@@ -122,14 +122,14 @@ class Delta:
     model: str
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a safetensors file. Raises InputError if it cannot be written."""
+        """Writes a safetensors file. Raises InputError if it cannot be written."""
         words = {_MODEL: self.model, _EXAMPLES: repr(float(self.examples))}
         safetensors_file.write(Path(path), self.values, words)
 
 
 @known_keywords
 def read_delta(path: str | PathLike[str]) -> Delta:
-    """Return the delta that `Delta.save` wrote. Raises InputError if the file is missing, damaged
+    """Returns the delta that `Delta.save` wrote. Raises InputError if the file is missing, damaged
     or of another tool.
     """
     values, words = safetensors_file.read(Path(path))

@@ -30,7 +30,7 @@ At: TypeAlias = "str | Sequence[str]"
 
 
 def cut(program: Program, at: At) -> set[str]:
-    """Make the values `at` inputs of the program, and remove everything that does not depend on
+    """Makes the values `at` inputs of the program, and removes everything that does not depend on
     them. Returns the names of the removed values.
 
     Outputs that depend on none of these values are removed. Raises InputError if one of `at` is not
@@ -52,7 +52,7 @@ def cut(program: Program, at: At) -> set[str]:
 
 
 def check_behind(program: Program, wrt: Wrt, before: set[str], at: At) -> None:
-    """Raise InputError for a weight of `wrt` that the cut removed."""
+    """Raises InputError for a weight of `wrt` that the cut removed."""
     left = {v.name for v in program.main.vars()}
     for name in entries_of(wrt, before | left):
         if name in before and name not in left:
@@ -62,7 +62,7 @@ def check_behind(program: Program, wrt: Wrt, before: set[str], at: At) -> None:
 
 
 def check_apart(trained: Iterable[str], before: set[str], at: At) -> None:
-    """Raise InputError for a trained weight that the frozen part reads, too."""
+    """Raises InputError for a trained weight that the frozen part reads, too."""
     for name in trained:
         if name in before:
             raise InputError(
@@ -72,7 +72,7 @@ def check_apart(trained: Iterable[str], before: set[str], at: At) -> None:
 
 
 def first_part(program: Program, at: At) -> None:
-    """Make the values `at` the outputs of the program, and remove everything else. Raises
+    """Makes the values `at` the outputs of the program, and removes everything else. Raises
     InputError as `cut` does.
     """
     block = program.main
@@ -103,7 +103,7 @@ def _computed(block: BindingBlock, at: At) -> list[Var]:
 
 
 def _fed_in(block: BindingBlock, v: Var) -> Var:
-    """Replace the value by an input with its name."""
+    """Replaces the value by an input with its name."""
     name = v.name
     if any(out is v for out in block.outputs):
         block.remove_output(v)
@@ -114,7 +114,7 @@ def _fed_in(block: BindingBlock, v: Var) -> Var:
 
 
 def _ancestors(values: Iterable[Var]) -> set[Var]:
-    """Return the values, and all values from which they are computed."""
+    """Returns the values, and all values from which they are computed."""
     found: set[Var] = set()
     work = list(values)
     while work:
@@ -129,7 +129,7 @@ def _ancestors(values: Iterable[Var]) -> set[Var]:
 
 
 def _names(v: Var) -> list[str]:
-    """Return the names of a value and of all values in the nested blocks of its node."""
+    """Returns the names of a value and of all values in the nested blocks of its node."""
     nested = [] if v.definition is None else list(v.definition.blocks.values())
     inner = [b for block in nested for b in [block, *(x.block for x in block.walk())]]
     return [v.name, *(x.name for block in inner for x in block.vars())]
@@ -150,7 +150,7 @@ def features(
     threads: int | None = None,
     scale: Mapping[str, float] | None = None,
 ) -> dict[str, Array]:
-    """Return the values `at` of a model for each example of the data, to train with
+    """Returns the values `at` of a model for each example of the data, to train with
     `training_step(model, ..., inputs_at=at)`.
 
     data: arrays by name, or an .npz of them, with one row per example. Arrays that only the frozen

@@ -80,7 +80,7 @@ class Fed:
 
 
 def one_size(feds: Iterable[Fed]) -> int | None:
-    """Return the number of examples that the first input with a fixed size has; None if any number
+    """Returns the number of examples that the first input with a fixed size has; None if any number
     is accepted.
     """
     sizes = (fed.shape[0] for fed in feds if fed.shape and fed.of is None)
@@ -133,7 +133,7 @@ class Manifest:
     digests: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def of_role(self, *roles: Role) -> list[Fed]:
-        """Return the inputs with one of these roles."""
+        """Returns the inputs with one of these roles."""
         return [fed for fed in self.inputs if fed.role in roles]
 
     @property
@@ -172,7 +172,7 @@ class Manifest:
         return one_size(self.of_role("batch"))
 
     def to_json(self) -> str:
-        """Return the text of the file: inputs by role, without keys that have no value."""
+        """Returns the text of the file: inputs by role, without keys that have no value."""
         inputs: dict[Role, list[Any]] = {role: [] for role in KEYS}
         for fed in self.inputs:
             entry = {key: getattr(fed, key) for key in KEYS[fed.role]}
@@ -187,7 +187,7 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str, where: str = "manifest.json") -> Manifest:
-        """Read the text of `to_json`. Raises InputError, with file and key, for anything else,
+        """Reads the text of `to_json`. Raises InputError, with file and key, for anything else,
         another version, and a value of another type.
         """
         try:
@@ -227,13 +227,13 @@ class Manifest:
 
 
 def in_order(feds: Iterable[Fed]) -> tuple[Fed, ...]:
-    """Return the inputs in the order of their roles, as in the file."""
+    """Returns the inputs in the order of their roles, as in the file."""
     order = list(KEYS)
     return tuple(sorted(feds, key=lambda fed: order.index(fed.role)))
 
 
 def _inputs(given: Mapping[str, Any], where: str) -> tuple[Fed, ...]:
-    """Return the inputs of each role. Raises InputError."""
+    """Returns the inputs of each role. Raises InputError."""
     found = []
     for role, listed in given.items():
         if role not in KEYS:
@@ -251,7 +251,7 @@ def _inputs(given: Mapping[str, Any], where: str) -> tuple[Fed, ...]:
 
 
 def _object(entry: Any, where: str) -> dict[str, Any]:
-    """Return the entry of an input. Raises InputError."""
+    """Returns the entry of an input. Raises InputError."""
     if not isinstance(entry, dict):
         raise InputError(f"{where} must be an object, not {repr(entry)[:80]}")
     shape = entry.get("shape")
@@ -260,7 +260,7 @@ def _object(entry: Any, where: str) -> dict[str, Any]:
 
 
 def _without_none(value: Any) -> Any:
-    """Return the value without None: its key is left out, and in a list it becomes a word. NaN and
+    """Returns the value without None: its key is left out, and in a list it becomes a word. NaN and
     Inf become words, too.
     """
     if isinstance(value, Mapping):
@@ -271,7 +271,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _with_none(value: Any) -> Any:
-    """Return the value with None in place of its word in lists."""
+    """Returns the value with None in place of its word in lists."""
     if isinstance(value, dict):
         return {k: _with_none(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -280,7 +280,7 @@ def _with_none(value: Any) -> Any:
 
 
 def _refuse_null(value: Any, where: str, key: str = "") -> None:
-    """Raise InputError for a null, with its key."""
+    """Raises InputError for a null, with its key."""
     if value is None:
         raise InputError(f"{where}: '{key}' is null: leave the key out")
     if isinstance(value, dict):
@@ -292,7 +292,7 @@ def _refuse_null(value: Any, where: str, key: str = "") -> None:
 
 
 def _repairs(read: Mapping[str, Any], where: str) -> Repairs:
-    """Return the repairs of parameters."""
+    """Returns the repairs of parameters."""
     found: dict[str, Any] = {}
     for key, kind in (("tied", Tied), ("untied", Untied)):
         listed = checked(list[Any], read.get(key, []), f"{where}: 'repairs.{key}'")
@@ -311,7 +311,7 @@ def is_plain(name: str) -> bool:
 
 
 def _built(cls: type[T], entry: Any, where: str) -> T:
-    """Return a dataclass made from a JSON object. Raises InputError, which names file and key."""
+    """Returns a dataclass made from a JSON object. Raises InputError, which names file and key."""
     if not isinstance(entry, dict):
         raise InputError(f"{where} must be an object, not {repr(entry)[:80]}")
     kinds = kinds_of(cls)

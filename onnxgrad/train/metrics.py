@@ -45,20 +45,20 @@ class Score(metaclass=Declared):
 
     @abstractmethod
     def sums(self, scores: Array, labels: Array) -> Array:
-        """Return what one batch adds, in a shape that is the same for all batches. Raises
+        """Returns what one batch adds, in a shape that is the same for all batches. Raises
         InputError for arrays that do not fit.
         """
 
     def added(self, a: Any, b: Any) -> Array:
-        """Return the sums over two parts of the data."""
+        """Returns the sums over two parts of the data."""
         return np.asarray(a + b)
 
     @abstractmethod
     def value(self, sums: Array) -> float:
-        """Return the metric from the sums over all data; NaN without data."""
+        """Returns the metric from the sums over all data; NaN without data."""
 
     def of(self, outputs: Arrays, batch: Arrays) -> Array:
-        """Return the sums of a batch. Raises InputError if an array is missing."""
+        """Returns the sums of a batch. Raises InputError if an array is missing."""
         labels, name = named(batch, self.target), self.output
         if name is None:
             floats = [n for n, a in outputs.items() if a.dtype.kind not in "biuOSU" and a.ndim]
@@ -71,12 +71,12 @@ class Score(metaclass=Declared):
             return self.sums(named(outputs, name), labels)
 
     def __call__(self, outputs: Arrays, batch: Arrays) -> tuple[float, int]:
-        """Return the value of one batch and the number of its examples."""
+        """Returns the value of one batch and the number of its examples."""
         return self.value(self.of(outputs, batch)), len(named(batch, self.target))
 
 
 def named(values: Arrays, name: str) -> Array:
-    """Return the array of that name. Raises InputError if there is none."""
+    """Returns the array of that name. Raises InputError if there is none."""
     if name not in values:
         raise InputError(
             f"the metric reads '{name}', but the values are {', '.join(values) or 'none'}"
@@ -98,7 +98,7 @@ class _OfClasses(Score):
     ignore_index: int = -100
 
     def _indices(self, scores: Array, labels: Array) -> tuple[Array, Array]:
-        """Return the labels as indices, without the axis of classes, and which of them count."""
+        """Returns the labels as indices, without the axis of classes, and which of them count."""
         if not -scores.ndim <= self.axis < scores.ndim or scores.shape[self.axis] == 1:
             raise InputError(
                 f"{self.name}: {self.output or 'the output'} has shape {list(scores.shape)}, and "
@@ -130,7 +130,7 @@ class _Share(_OfClasses):
         return float(sums[0] / max(sums[1], 1))
 
     def __call__(self, outputs: Arrays, batch: Arrays) -> tuple[float, int]:
-        """Return the share in one batch and the number of labels that count."""
+        """Returns the share in one batch and the number of labels that count."""
         sums = self.of(outputs, batch)
         return self.value(sums), int(sums[1])
 
@@ -222,7 +222,7 @@ class _OfCounts(_OfClasses):
 
     @abstractmethod
     def _of(self, hits: Any, extra: Any, missed: Any) -> Array:
-        """Return the metric of each class; NaN for a class that does not occur."""
+        """Returns the metric of each class; NaN for a class that does not occur."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class R2(Score):
     target: str = "target"
 
     def sums(self, scores: Array, labels: Array) -> Array:
-        """Return the count, the mean, the sum of squares around it, and that of the errors."""
+        """Returns the count, the mean, the sum of squares around it, and that of the errors."""
         if scores.shape != labels.shape or not scores.ndim:
             raise InputError(
                 f"r2: '{self.target}' has shape {list(labels.shape)}, the output "
@@ -307,7 +307,7 @@ class R2(Score):
         return np.stack([count, mean, ((t - mean) ** 2).sum(0), (off**2).sum(0)])
 
     def added(self, a: Any, b: Any) -> Array:
-        """Return the sums around the common mean. Source: Chan, Golub and LeVeque, "Updating
+        """Returns the sums around the common mean. Source: Chan, Golub and LeVeque, "Updating
         Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
         """
         count = np.maximum(a[0] + b[0], 1)
@@ -333,7 +333,7 @@ METRICS: dict[str, type[Score]] = {
 def accuracy(
     output: str = "logits", target: str = "labels", *, axis: int = 1, ignore_index: int = -100
 ) -> Metric:
-    """Return a metric: the share of labels with the highest score along `axis`.
+    """Returns a metric: the share of labels with the highest score along `axis`.
 
     output: the output of the model with the scores.
     target: the array of the batch with the labels; the loss need not read it. Labels are indices in
@@ -348,7 +348,7 @@ def accuracy(
 def metrics_from(
     given: Mapping[str, Metric | str] | Sequence[str] | str | None, of_loss: Sequence[Fed] = ()
 ) -> dict[str, Metric]:
-    """Return metrics by name, from a mapping to metrics or texts `NAME{option=value}`, or from
+    """Returns metrics by name, from a mapping to metrics or texts `NAME{option=value}`, or from
     texts alone, which are then the names. of_loss: the batch, of which labels have the shift of the
     loss. Raises InputError for anything else.
     """

@@ -53,7 +53,7 @@ class Modes:
     form: Form = "fast"
 
     def prepare(self, program: Program) -> Program:
-        """Return the program at an opset that has the training forms, with BatchNormalization and
+        """Returns the program at an opset that has the training forms, with BatchNormalization and
         Dropout moved out of functions.
 
         Raises InputError for nodes in training mode inside of If, Loop and Scan.
@@ -76,13 +76,15 @@ class Modes:
         return program
 
     def infer(self, program: Program) -> Program:
-        """Switch everything to inference for evaluation; returns the same program."""
+        """Switches everything to inference for evaluation; returns the same program."""
         _each(program, "BatchNormalization", batch_normalization.freeze)
         _each(program, "Dropout", dropout.turn_off)
         return program
 
     def apply(self, program: Program) -> Applied:
-        """Switch a prepared program to training mode. Raises InputError if a node cannot train."""
+        """Switches a prepared program to training mode. Raises InputError if a node cannot
+        train.
+        """
         block = program.main
         block.schedule()
         norms = [b for b in block.bindings if b.is_op("BatchNormalization") and self._trains(b)]
@@ -141,7 +143,7 @@ class Modes:
         return product or self._trains(b) or _in_training(b)
 
     def _open_calls(self, program: Program) -> None:
-        """Inline calls of functions that contain nodes in training mode, or products to cast."""
+        """Inlines calls of functions that contain nodes in training mode, or products to cast."""
         while True:
             with_modes = {
                 key
@@ -163,7 +165,7 @@ def _each(program: Program, operator: str, change: Callable[[Binding], None]) ->
 
 
 def _add_callers(program: Program, found: set[FunctionKey]) -> None:
-    """Add the functions that call one of these, directly or indirectly."""
+    """Adds the functions that call one of these, directly or indirectly."""
     size = -1
     while size != len(found):
         size = len(found)

@@ -42,13 +42,13 @@ class RunFolder:
         return self.path / BEST
 
     def save(self, write: Write, steps: int) -> None:
-        """Write the last checkpoint, taken after this many steps. Raises InputError."""
+        """Writes the last checkpoint, taken after this many steps. Raises InputError."""
         self._make()
         write(self.last)
         self.link(steps)
 
     def save_best(self, write: Write) -> None:
-        """Write the best checkpoint. Call it before `save`, so that a run killed in between writes
+        """Writes the best checkpoint. Call it before `save`, so that a run killed in between writes
         it again.
         """
         self._make()
@@ -61,7 +61,7 @@ class RunFolder:
             raise InputError(f"{self.path}: cannot be made: {error.strerror or error}") from None
 
     def link(self, steps: int) -> None:
-        """Link the last checkpoint to a name with its steps, and remove the oldest of these names
+        """Links the last checkpoint to a name with its steps, and removes the oldest of these names
         beyond `keep`. Raises InputError if the disk is full.
         """
         if not self.keep:
@@ -82,6 +82,6 @@ class RunFolder:
                 old.unlink()
 
     def kept(self) -> list[Path]:
-        """Return the checkpoints with steps in their names, the oldest first."""
+        """Returns the checkpoints with steps in their names, the oldest first."""
         found = {int(m[1]): p for p in self.path.iterdir() if (m := _OF_STEP.fullmatch(p.name))}
         return [found[steps] for steps in sorted(found)]

@@ -49,7 +49,7 @@ def _library() -> Any:
 def write(
     path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write the file array by array, and replace an existing one atomically. Raises InputError if
+    """Writes the file array by array, and replaces an existing one atomically. Raises InputError if
     it cannot be written.
     """
     try:
@@ -61,7 +61,7 @@ def write(
 def pieces(
     arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:
-    """Yield the bytes of a file as the library writes them, independent of the order of the names.
+    """Yields the bytes of a file as the library writes them, independent of the order of the names.
     Arrays are not copied, while the library's function holds all of them twice. Raises InputError
     for a dtype that cannot be stored.
     """
@@ -90,7 +90,7 @@ def pieces(
 
 
 def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return arrays and metadata of a file. Raises InputError if it is missing, damaged or of
+    """Returns arrays and metadata of a file. Raises InputError if it is missing, damaged or of
     another format.
     """
     with opened(path) as stored:
@@ -99,7 +99,7 @@ def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 @contextmanager
 def opened(path: Path, zeros: Outlines | None = None) -> Iterator[Stored]:
-    """Open a file whose arrays are read on access, inside of the context. `zeros` are arrays that
+    """Opens a file whose arrays are read on access, inside of the context. `zeros` are arrays that
     the file may lack, because they are zeros. Raises InputError as `read` does.
     """
     with ExitStack() as files:
@@ -113,7 +113,7 @@ def opened(path: Path, zeros: Outlines | None = None) -> Iterator[Stored]:
 
 
 def copy(values: Mapping[str, Array], name: str, into: Array) -> None:
-    """Copy a value into a flat array, from an open file without a temporary copy."""
+    """Copies a value into a flat array, from an open file without a temporary copy."""
     if isinstance(values, Stored) and values.outlines[name].dtype == into.dtype:
         values.read(name, into)
     else:
@@ -157,7 +157,7 @@ class Stored(Mapping[str, Array]):
         return elements.reshape(outline.shape)
 
     def read(self, name: str, into: Array) -> None:
-        """Read the elements of an array into a flat array of its dtype."""
+        """Reads the elements of an array into a flat array of its dtype."""
         if name not in self._header:
             into[:] = 0
             return
@@ -175,7 +175,7 @@ class Stored(Mapping[str, Array]):
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Convert errors of reading the file to InputError."""
+    """Converts errors of reading the file to InputError."""
     try:
         yield
     except InputError:

@@ -57,12 +57,12 @@ class Schedule(Plain, metaclass=Declared):
 
     @abstractmethod
     def after(self, done: Number, math: Any) -> Number:
-        """Return the rate after this many updates. The formula uses + - * / and `math`, which is
+        """Returns the rate after this many updates. The formula uses + - * / and `math`, which is
         `op` or `train.array_math`.
         """
 
     def __call__(self, step: int) -> float:
-        """Return the rate of the update with this number, which counts from 1. Raises InputError
+        """Returns the rate of the update with this number, which counts from 1. Raises InputError
         below 1.
         """
         if step < 1:
@@ -70,8 +70,8 @@ class Schedule(Plain, metaclass=Declared):
         return float(self.after(np.float64(step - 1), array_math))
 
     def emit(self, step: Var) -> Var:
-        """Emit the rate as a float64 scalar, from the integer scalar of the step, which counts from
-        1.
+        """Emits the rate as a float64 scalar, from the integer scalar of the step, which counts
+        from 1.
         """
         rate = self.after(op.Cast(step, to=TensorProto.DOUBLE) - 1.0, op)
         return rate if isinstance(rate, Var) else constant(np.float64(rate))
@@ -230,7 +230,7 @@ class OneCycle(Schedule):
         return np.float64(self.max_lr / self.div_factor) if rate is None else rate
 
     def _phases(self) -> list[tuple[np.float64, np.float64, float, float]]:
-        """Return (first update, last update, rate at the first, rate at the last) of each phase
+        """Returns (first update, last update, rate at the first, rate at the last) of each phase
         that is not empty.
         """
         low, up = self.max_lr / self.div_factor, self.pct_start * self.total_steps
@@ -273,14 +273,14 @@ class ReduceOnPlateau(Schedule):
         return np.float64(self.lr)
 
     def emit(self, step: Var) -> Var:
-        """Raise InputError: a graph has no held-out data."""
+        """Raises InputError: a graph has no held-out data."""
         rate = option("--rate", "Trainer(rate=...)")
         raise InputError(
             f"{self.name} depends on held-out data, which a graph lacks: pass it as {rate}"
         )
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise InputError unless the metric is one of these results."""
+        """Raises InputError unless the metric is one of these results."""
         if self.metric not in names:
             raise InputError(
                 f"{self.name}: metric '{self.metric}' is not evaluated: choose from "
@@ -290,7 +290,7 @@ class ReduceOnPlateau(Schedule):
     def judged(
         self, before: Mapping[str, float | None] | None, found: Mapping[str, float]
     ) -> dict[str, float | None]:
-        """Return the new state after an evaluation: the rate, the best result, the number of bad
+        """Returns the new state after an evaluation: the rate, the best result, the number of bad
         evaluations and of those left to cool down.
         """
         kept = before or {"rate": self.lr, "best": None, "bad": 0, "cooldown": 0}
@@ -338,8 +338,8 @@ class Sequential(Schedule):
 
 
 def warm_up(then: Schedule, steps: int, start_factor: float = 0.0) -> Schedule:
-    """Return a schedule that rises from start_factor times the first rate of `then` to that rate in
-    this many updates, and then runs `then` from its beginning.
+    """Returns a schedule that rises from start_factor times the first rate of `then` to that rate
+    in this many updates, and then runs `then` from its beginning.
     """
     return Sequential((Linear(then(1), start_factor, 1.0, steps), then), (steps,))
 
@@ -358,7 +358,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def schedule_of(entry: Mapping[str, Any]) -> Schedule | None:
-    """Return the schedule of a `to_dict`; None for your own class."""
+    """Returns the schedule of a `to_dict`; None for your own class."""
     given = dict(entry)
     name = given.pop("name", None)
     if name == "sequential":
@@ -372,7 +372,7 @@ Rate: TypeAlias = "float | Callable[[int], float]"
 
 
 def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
-    """Return the learning rate of a run: the given number, schedule or function, else the schedule
+    """Returns the learning rate of a run: the given number, schedule or function, else the schedule
     of the step, or the optimiser's own `lr`.
 
     If the schedule in the step is a class of your own, or another program wrote the step without an
@@ -397,7 +397,7 @@ def rate_of(manifest: Manifest, given: Rate | None) -> Rate:
 
 
 def rate_from(given: Rate | str | None) -> Rate | None:
-    """Return the number or schedule of a text, and anything else unchanged. Raises InputError."""
+    """Returns the number or schedule of a text, and anything else unchanged. Raises InputError."""
     if not isinstance(given, str):
         return given
     try:
@@ -407,7 +407,7 @@ def rate_from(given: Rate | str | None) -> Rate | None:
 
 
 def finite_rate(rate: object) -> float:
-    """Return the rate as a float. Raises InputError unless it is a finite number."""
+    """Returns the rate as a float. Raises InputError unless it is a finite number."""
     number = isinstance(rate, (int, float, np.number)) and not isinstance(rate, bool)
     if not number or not np.isfinite(rate):  # type: ignore[call-overload]
         raise InputError(f"the learning rate must be finite, not {rate}")

@@ -72,7 +72,7 @@ class TrainingStep:
     stops: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return a text without the graphs and the numbers."""
+        """Returns a text without the graphs and the numbers."""
         weights = len(self.manifest.of_role("parameter"))
         batch = ", ".join(fed.name for fed in self.manifest.of_role("batch"))
         how = self.manifest.optimizer["name"]
@@ -92,7 +92,7 @@ def build_step(
     inputs_at: Sequence[str],
     ties: Ties,
 ) -> TrainingStep:
-    """Return the training step of a model; `onnxgrad.training_step` describes the options. Large
+    """Returns the training step of a model; `onnxgrad.training_step` describes the options. Large
     weights of a model file stay in it. Raises InputError.
     """
     program = load_own(model, in_place=True)
@@ -134,7 +134,7 @@ def build_step(
 def _with_ties(
     program: Program, wrt: Wrt, stop: Stop, modes: Modes, ties: Ties, found: Findings
 ) -> tuple[Program, Wrt, tuple[Tied, ...], list[Note]]:
-    """Return the program with tied weights, at an opset that has the operators of losses, and with
+    """Returns the program with tied weights, at an opset that has the operators of losses, and with
     the weights moved out of nested graphs; then the new `wrt`, the ties and notes.
     """
     if program.opset < OLDEST_OPSET:
@@ -173,7 +173,7 @@ def _with_loss(
     options: UpdateOptions,
     modes: Modes,
 ) -> _Forward:
-    """Emit the loss after the model's outputs, and keep only the outputs that are metrics."""
+    """Emits the loss after the model's outputs, and keeps only the outputs that are metrics."""
     block = program.main
     own_outputs, place = list(block.outputs), Place(block)
     chosen = loss_of(loss, place)
@@ -202,8 +202,8 @@ def _with_loss(
 
 
 def loss_of(given: LossLike, place: Place) -> Loss:
-    """Return the loss for a Loss, its text, the name of a value, a function of values, or None (the
-    only output). Raises InputError for anything else.
+    """Returns the loss for a Loss, its text, the name of a value, a function of values, or None
+    (the only output). Raises InputError for anything else.
     """
     if isinstance(given, Loss):
         return given
@@ -224,7 +224,7 @@ def loss_of(given: LossLike, place: Place) -> Loss:
 
 
 def emit_loss(place: Place, loss: Loss) -> Var:
-    """Emit the loss as an output, called `loss` if it is a new value."""
+    """Emits the loss as an output, called `loss` if it is a new value."""
     block = place.block
     with emitting(block, share=True, made_by="loss"):
         value = loss.emit(place)
@@ -239,8 +239,8 @@ def emit_loss(place: Place, loss: Loss) -> Var:
 def scaled(
     block: BindingBlock, scaling: LossScaling | None, loss: Var
 ) -> tuple[Var, dict[str, str]]:
-    """Return the value to differentiate (the loss, or its product with the scale) and the inputs of
-    the scaling by the slots of its states.
+    """Returns the value to differentiate (the loss, or its product with the scale) and the inputs
+    of the scaling by the slots of its states.
     """
     if scaling is None:
         return loss, {}
@@ -253,7 +253,7 @@ def scaled(
 def _with_update(
     found: Gradient, ahead: _Forward, options: UpdateOptions, original: str, repairs: Repairs
 ) -> TrainingStep:
-    """Emit the optimiser's formula after each adjoint, and make weights and states inputs."""
+    """Emits the optimiser's formula after each adjoint, and makes weights and states inputs."""
     program, block, applied = found.program, found.program.main, ahead.applied
     values = {v.name: v for v in block.vars()}
     parameters = [values[name] for name in found.adjoints]
@@ -313,7 +313,7 @@ def _with_update(
 
 
 def _metrics(wanted: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """Return the requested outputs of the model. Raises InputError for any other name."""
+    """Returns the requested outputs of the model. Raises InputError for any other name."""
     for name in wanted:
         if name not in (*outputs, NORM):
             raise InputError(
@@ -324,7 +324,7 @@ def _metrics(wanted: Sequence[str], outputs: Sequence[str]) -> list[str]:
 
 
 def _batch(v: Var, place: Place) -> Fed:
-    """Return the manifest's entry of an input of the batch; for labels, with their range."""
+    """Returns the manifest's entry of an input of the batch; for labels, with their range."""
     classes, ignored = place.classes.get(v.name, (None, None))
     unread, of = place.unread.get(v.name), place.anchors.get(v.name)
     found = replace(fed_of(v, "batch"), classes=classes, ignored=ignored, unread=unread, of=of)
@@ -332,7 +332,7 @@ def _batch(v: Var, place: Place) -> Fed:
 
 
 def forward(step: TrainingStep) -> Program:
-    """Return the part of `train` that computes the loss, with BatchNormalization and Dropout in
+    """Returns the part of `train` that computes the loss, with BatchNormalization and Dropout in
     their modes of training. Its inputs are the batch and what the loss reads.
     """
     program, manifest = load_own(step.train), step.manifest
@@ -345,7 +345,7 @@ def forward(step: TrainingStep) -> Program:
 
 
 def prediction(step: TrainingStep) -> Program:
-    """Return the model in inference with its trained weights as inputs: `evaluation` without the
+    """Returns the model in inference with its trained weights as inputs: `evaluation` without the
     loss.
     """
     model, source = to_proto(step.evaluation), step.evaluation
@@ -354,7 +354,7 @@ def prediction(step: TrainingStep) -> Program:
 
 
 def drop_loss(graph: GraphProto, loss: str) -> None:
-    """Remove the output `loss`, and the nodes, weights and inputs that only the loss reads."""
+    """Removes the output `loss`, and the nodes, weights and inputs that only the loss reads."""
     keep(graph.output, lambda v: v.name != loss)
     needed = {v.name for v in graph.output}
     for node in reversed(graph.node):

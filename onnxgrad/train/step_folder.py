@@ -45,7 +45,7 @@ _OF_USE = ("onnxgrad.", "layer_ann")
 
 @known_keywords
 def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
-    """Write a step into a folder, which is created if it is missing. Its files appear together or
+    """Writes a step into a folder, which is created if it is missing. Its files appear together or
     not at all.
 
     Raises InputError if a file cannot be written.
@@ -70,14 +70,14 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
 
 
 def _prediction(evaluation: Path, loss: str) -> bytes:
-    """Return the graph of that file without the loss; its external data is that of the file."""
+    """Returns the graph of that file without the loss; its external data is that of the file."""
     model = read_proto(evaluation)
     drop_loss(model.graph, loss)
     return bytes(model.SerializeToString())
 
 
 def without_notes(model: ModelProto) -> None:
-    """Remove the notes of exporters on nodes, values, graphs and functions, which name places in
+    """Removes the notes of exporters on nodes, values, graphs and functions, which name places in
     source code. Metadata of onnxgrad and of onnxruntime stays, and so does the model's own.
     """
     drop_notes(model.graph)
@@ -88,7 +88,7 @@ def without_notes(model: ModelProto) -> None:
 
 
 def drop_notes(graph: GraphProto) -> None:
-    """Remove the notes of exporters from a graph and from the graphs inside."""
+    """Removes the notes of exporters from a graph and from the graphs inside."""
     for each in every_graph(graph):
         _drop_from([each, *each.node, *each.input, *each.output, *each.value_info])
         _drop_from(each.initializer)
@@ -103,7 +103,7 @@ def _drop_from(described: Iterable[Any]) -> None:
 
 
 def _with_zeros(step: TrainingStep) -> Manifest:
-    """Return the manifest with `zeros` set for inputs whose first value is zeros. Values of the
+    """Returns the manifest with `zeros` set for inputs whose first value is zeros. Values of the
     model are always stored.
     """
     manifest, initial = step.manifest, step.initial
@@ -119,7 +119,7 @@ def _with_zeros(step: TrainingStep) -> Manifest:
 
 @known_keywords
 def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
-    """Accept the graphs of a step as they are now: write their digests into the manifest. Returns
+    """Accepts the graphs of a step as they are now: writes their digests into the manifest. Returns
     the names of the changed files. Raises InputError if the folder is not a valid step.
     """
     folder = Path(folder)
@@ -135,7 +135,7 @@ def seal_step(folder: str | PathLike[str]) -> tuple[str, ...]:
 
 
 def save_vectors(folder: str | PathLike[str]) -> None:
-    """Write the steps for the tests of a client, a folder each, and the manifest's schema. Raises
+    """Writes the steps for the tests of a client, a folder each, and the manifest's schema. Raises
     InputError.
     """
     folder = Path(folder)
@@ -146,7 +146,7 @@ def save_vectors(folder: str | PathLike[str]) -> None:
 
 @known_keywords
 def read_step(folder: str | PathLike[str]) -> TrainingStep:
-    """Return the step that `save_step` wrote. Raises InputError for a folder without a step, with
+    """Returns the step that `save_step` wrote. Raises InputError for a folder without a step, with
     parts of several steps, or with a changed graph.
     """
     with opened_step(folder) as step:
@@ -155,7 +155,9 @@ def read_step(folder: str | PathLike[str]) -> TrainingStep:
 
 @contextmanager
 def opened_step(folder: str | PathLike[str]) -> Iterator[TrainingStep]:
-    """Open a step as `read_step` does, but read initial values on access, inside of the context."""
+    """Opens a step as `read_step` does, but reads initial values on access, inside of the
+    context.
+    """
     folder = Path(folder)
     manifest = _manifest(folder)
     for name, found in _digests(folder, manifest, {}).items():
@@ -171,7 +173,7 @@ def opened_step(folder: str | PathLike[str]) -> Iterator[TrainingStep]:
 
 @contextmanager
 def _opened(folder: Path, known: Manifest | None = None) -> Iterator[TrainingStep]:
-    """Open the parts of a step, and check that they belong together."""
+    """Opens the parts of a step, and checks that they belong together."""
     manifest = known or _manifest(folder)
     update = None if manifest.update is None else load(folder / manifest.update)
     train, evaluation = load(folder / manifest.train), load(folder / manifest.eval)
@@ -200,7 +202,7 @@ def _sealed(folder: Path, manifest: Manifest, staged: Mapping[Path, Path]) -> by
 
 
 def _digests(folder: Path, manifest: Manifest, staged: Mapping[Path, Path]) -> dict[str, str]:
-    """Return the sha256 of each graph's file and of its weight files. `staged` maps files to their
+    """Returns the sha256 of each graph's file and of its weight files. `staged` maps files to their
     temporary places.
     """
     found: dict[str, str] = {}
@@ -232,7 +234,9 @@ def _digest(path: Path, staged: Mapping[Path, Path]) -> str:
 def check_values(
     values: safetensors_file.Arrays, manifest: Manifest, model: str, where: str
 ) -> None:
-    """Raise InputError unless these are the parameters and states of the step, and of its model."""
+    """Raises InputError unless these are the parameters and states of the step, and of its
+    model.
+    """
     if model != manifest.model:
         raise InputError(
             f"{where} is of another model than this training step: use the folder that it came from"
@@ -259,8 +263,8 @@ def check_values(
 
 
 def check_fits(step: TrainingStep, where: str) -> None:
-    """Raise InputError, with the manifest's key, if the manifest names values that the graphs lack,
-    or an unknown update.
+    """Raises InputError, with the manifest's key, if the manifest names values that the graphs
+    lack, or an unknown update.
     """
     manifest = step.manifest
     graphs = [step.train] if step.update is None else [step.train, step.update]
@@ -297,7 +301,7 @@ def check_fits(step: TrainingStep, where: str) -> None:
 
 
 def _check_prediction(model: ModelProto, manifest: Manifest, where: str) -> None:
-    """Raise InputError if the graph reads anything except a batch and the values of the model."""
+    """Raises InputError if the graph reads anything except a batch and the values of the model."""
     known = {fed.name for fed in (*manifest.of_role("batch"), *manifest.of_model())}
     held = {t.name for t in model.graph.initializer}
     strange = [v.name for v in model.graph.input if v.name not in known | held]
@@ -310,7 +314,7 @@ def _check_prediction(model: ModelProto, manifest: Manifest, where: str) -> None
 
 
 def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
-    """Raise InputError if an input of the step differs from its entry in the manifest."""
+    """Raises InputError if an input of the step differs from its entry in the manifest."""
     real = fed_of(taken, fed.role)
     for key, stated, found in (("dtype", fed.dtype, real.dtype), ("shape", fed.shape, real.shape)):
         if stated != found:
@@ -322,7 +326,7 @@ def _check_fed(fed: Fed, taken: Var, groups: int, where: str) -> None:
 
 
 def _check_update(manifest: Manifest, where: str) -> None:
-    """Raise InputError for a built-in optimiser, schedule or scaling with wrong options."""
+    """Raises InputError for a built-in optimiser, schedule or scaling with wrong options."""
     parts = (
         ("average", manifest.average is not None, bool(manifest.of_role("average"))),
         ("loss_scaling", manifest.loss_scaling is not None, bool(manifest.of_role("scaling"))),
@@ -347,7 +351,7 @@ def _check_update(manifest: Manifest, where: str) -> None:
 
 
 def _check_slots(manifest: Manifest, where: str) -> None:
-    """Raise InputError if the states of a parameter are not those that its optimiser updates."""
+    """Raises InputError if the states of a parameter are not those that its optimiser updates."""
     entries = manifest.groups or ({"optimizer": manifest.optimizer},)
     for fed in manifest.of_role("parameter"):
         entry = entries[fed.group or 0]["optimizer"]

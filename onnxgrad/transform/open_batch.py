@@ -51,14 +51,14 @@ class Opened:
 
     @property
     def rows(self) -> Grouping:
-        """Return the axes of the rows."""
+        """Returns the axes of the rows."""
         return Grouping(self.inputs, self.outputs, self.count, self.own)
 
 
 def chosen_inputs(
     program: Program, names: Sequence[str] | None, batch: int | None = None
 ) -> tuple[dict[Var, Layout], int]:
-    """Return the inputs to open, with the axis of their rows, and the number of rows in the file.
+    """Returns the inputs to open, with the axis of their rows, and the number of rows in the file.
 
     The inputs are those in `names` (NAME or NAME.AXIS). If `names` is None, they are the inputs of
     rank 2 or more whose first axis has the size `batch` (default: 1). Raises InputError.
@@ -105,7 +105,7 @@ def open_rows(
     program: Program, names: Sequence[str] | None = None, *, batch: int | None = None,
     symbol: str = "batch", along: str = "auto", branches: bool = True,
 ) -> Opened:  # fmt: skip
-    """Make the fixed batch of inputs dynamic. `program` is changed.
+    """Makes the fixed batch of inputs dynamic. `program` is changed.
 
     `names` and `batch` choose the inputs, as in `chosen_inputs`. `symbol` names the new size.
     `along` and `branches` are those of `follow_rows`. Raises InputError, which names the node, if
@@ -144,7 +144,7 @@ def open_rows(
 
 
 def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:
-    """Return the axis of the rows of each output: an axis without other entries if one is free."""
+    """Returns the axis of the rows of each output: an axis without other entries if one is free."""
     found = {}
     with emitting(main, made_by="open-batch"):
         for v in list(main.outputs):
@@ -163,7 +163,7 @@ def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:
 
 
 def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
-    """Return an output and the layout of its rows.
+    """Returns an output and the layout of its rows.
 
     If the rows share an axis with other entries, they move to an axis of size 1 or to the front.
     """
@@ -188,7 +188,9 @@ def _settled(v: Var, layout: Layout, done: Batched) -> tuple[Var, Layout]:
 
 
 def _shared(main: BindingBlock, opened: Mapping[Var, Layout], count: int) -> list[str]:
-    """Return remarks on inputs with another axis of the batch's size, which may count rows, too."""
+    """Returns remarks on inputs with another axis of the batch's size, which may count rows,
+    too.
+    """
     how = option("--inputs", "inputs")
     unsure = [v for v in main.inputs if v.initializer is None and v not in opened]
     return [
@@ -214,7 +216,7 @@ def _notes(outputs: dict[str, Rows]) -> list[str]:
 def _declared(
     program: Program, inputs: Mapping[str, int], outputs: dict[str, Rows], symbol: str, doc: str
 ) -> Program:
-    """Return the program, read again with the new size in its interface and without other declared
+    """Returns the program, read again with the new size in its interface and without other declared
     shapes. `doc` is added to the documentation of inputs.
     """
     opened: dict[str, TensorType] = {}
@@ -233,7 +235,7 @@ def _declared(
 def declared(
     program: Program, types: Mapping[str, TensorType], limited: Collection[str] = (), doc: str = ""
 ) -> Program:
-    """Return the program, read again with these types in its interface and without other declared
+    """Returns the program, read again with these types in its interface and without other declared
     shapes. `doc` is added to the documentation of the `limited` inputs.
     """
     made = copy_of(to_proto(program))

@@ -46,7 +46,7 @@ def open_dimensions(
     program: Program, wanted: Mapping[str, Sequence[str]], follow: Collection[str] = (),
     compared: Collection[str] = (),
 ) -> OpenedSizes:  # fmt: skip
-    """Make axes of inputs dynamic. `program` is changed.
+    """Makes axes of inputs dynamic. `program` is changed.
 
     `wanted` maps the name of each new size to its axes (INPUT.AXIS). `follow` lists nodes whose
     fixed numbers depend on the size, `compared` new sizes that will be compared with another
@@ -78,13 +78,13 @@ def open_dimensions(
 
 
 def _made(b: Binding) -> object:
-    """Return what a reading of a node's numbers changes: shapes, and how often a Loop runs."""
+    """Returns what a reading of a node's numbers changes: shapes, and how often a Loop runs."""
     runs = b.inputs[0] if b.op == "Loop" and not b.domain else None
     return [v and v.shape for v in b.outputs], runs is not None and runs.is_constant
 
 
 def _one_reading(program: Program, readings: Readings, doubt: tuple[str, str, str] | None) -> None:
-    """Raise InputError if numbers of a node have two readings."""
+    """Raises InputError if numbers of a node have two readings."""
     if doubt is not None:
         made, first, other = doubt
         b = next(b for b in program.main.walk() if b.out.name == made)
@@ -102,7 +102,9 @@ def _one_reading(program: Program, readings: Readings, doubt: tuple[str, str, st
 def _places(
     program: Program, wanted: Mapping[str, Sequence[str]]
 ) -> dict[str, list[tuple[str, int, int]]]:
-    """Return inputs, axes and sizes in the file, by the name of the new size. Raises InputError."""
+    """Returns inputs, axes and sizes in the file, by the name of the new size. Raises
+    InputError.
+    """
     inputs = {v.name: v for v in program.main.inputs if v.initializer is None}
     taken = {s for v in inputs.values() for d in v.shape or () for s in algebra.symbols(d)}
     found: dict[str, list[tuple[str, int, int]]] = {}
@@ -138,7 +140,7 @@ def _known_nodes(program: Program, follow: Collection[str]) -> None:
 
 
 def _declared(program: Program, places: Mapping[str, list[tuple[str, int, int]]]) -> Program:
-    """Return the program, read again with open inputs and without other declared shapes."""
+    """Returns the program, read again with open inputs and without other declared shapes."""
     made = copy_of(to_proto(program))
     del made.graph.value_info[:]
     axes = {(name, axis): s for s, found in places.items() for name, axis, _ in found}
@@ -162,7 +164,7 @@ def _without_sizes(values: Iterable[ValueInfoProto]) -> None:
 
 
 def _steps(found: Followed, values: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of which each size must be a multiple.
+    """Returns the number of which each size must be a multiple.
 
     Raises Stuck if no size other than the file's meets the conditions.
     """
@@ -195,7 +197,9 @@ def _holds(found: Followed, c: Condition, name: str, size: int, step: int) -> bo
 
 
 def _most(found: Followed) -> tuple[dict[str, int], list[str]]:
-    """Return the largest sizes for which tables have rows, and remarks on limits of expressions."""
+    """Returns the largest sizes for which tables have rows, and remarks on limits of
+    expressions.
+    """
     most: dict[str, int] = {}
     remarks = []
     for size, number, why in found.most:
@@ -213,14 +217,14 @@ def _limits(name: str, step: int, most: Mapping[str, int]) -> str:
 
 
 def _cause(found: Followed, name: str) -> str:
-    """Return the nodes and tables that limit a size."""
+    """Returns the nodes and tables that limit a size."""
     nodes = dict.fromkeys(c.node for c in found.conditions if name in _symbols(c))
     tables = dict.fromkeys(why for size, _, why in found.most if size == name)
     return first_of([*nodes, *tables], 3)
 
 
 def _final(program: Program, inputs: Mapping[str, list[str]], text: Mapping[str, str]) -> Program:
-    """Return the program with declared sizes of its outputs, and with the limits in the
+    """Returns the program with declared sizes of its outputs, and with the limits in the
     documentation of its inputs.
     """
     types = {v.name: v.type for v in program.main.outputs}
@@ -238,7 +242,7 @@ def _final(program: Program, inputs: Mapping[str, list[str]], text: Mapping[str,
 
 
 def other_sizes(opened: OpenedSizes) -> Iterator[dict[str, int]]:
-    """Yield sizes at which an opened model should run: larger ones, then smaller ones."""
+    """Yields sizes at which an opened model should run: larger ones, then smaller ones."""
     larger, smaller = {}, {}
     for i, (name, size) in enumerate(opened.sizes.items()):
         step, most = opened.steps[name], opened.most.get(name, 1 << 31)

@@ -41,8 +41,8 @@ class Samples:
 
 
 def any_batch(program: Program) -> tuple[Program, int]:
-    """Return a program with a batch of 1 or of any size, and the size of a fixed batch above 1 that
-    was opened, else 0. Nodes that work over the whole batch do so at every size.
+    """Returns a program with a batch of 1 or of any size, and the size of a fixed batch above 1
+    that was opened, else 0. Nodes that work over the whole batch do so at every size.
 
     The program is changed. Raises InputError if inputs have several batches, or a node cannot be
     opened.
@@ -68,8 +68,8 @@ def _symbols(program: Program) -> list[str]:
 
 
 def samples_of(program: Program) -> Samples:
-    """Return the axes of the samples: those with the symbol of the batch, or the first axes of size
-    1 if the batch has no symbol. Raises InputError for no such axis and for several symbols.
+    """Returns the axes of the samples: those with the symbol of the batch, or the first axes of
+    size 1 if the batch has no symbol. Raises InputError for no such axis and for several symbols.
     """
     inputs = [v for v in program.main.inputs if v.initializer is None]
     found = _symbols(program)
@@ -101,7 +101,7 @@ def samples_of(program: Program) -> Samples:
 
 
 def of_size(program: Program, samples: Samples, size: int = 1) -> Program:
-    """Return the program at a batch of this size."""
+    """Returns the program at a batch of this size."""
     if samples.symbol is None:
         return program
     types: dict[str, TensorType] = {}
@@ -116,7 +116,7 @@ def of_size(program: Program, samples: Samples, size: int = 1) -> Program:
 
 
 def map_samples(program: Program, samples: Samples, like: Mapping[str, str]) -> Opened:
-    """Map a program at a batch of 1 over the samples. `program` is changed.
+    """Maps a program at a batch of 1 over the samples. `program` is changed.
 
     `like` maps inputs and outputs to the input or output whose axis of samples they share. Other
     results get a first axis for the samples. Raises InputError, which names the node.
@@ -150,7 +150,7 @@ def map_samples(program: Program, samples: Samples, like: Mapping[str, str]) -> 
 
 
 def _in_place(v: Var, done: Batched, axis: int) -> Var:
-    """Return a result with the samples on an axis that is 1 in one sample."""
+    """Returns a result with the samples on an axis that is 1 in one sample."""
     site = site_of(v, done.layouts, done.sizes)
     if done.layouts.get(v) == Layout(axis):
         return v
@@ -165,7 +165,7 @@ def _in_place(v: Var, done: Batched, axis: int) -> Var:
 
 
 def of_each(found: Derivative, samples: Samples) -> Derivative:
-    """Remove the axes of samples from Jacobians at a batch of 1: a mapping adds one in front."""
+    """Removes the axes of samples from Jacobians at a batch of 1: a mapping adds one in front."""
     block = found.program.main
     (target,) = found.targets
     outer = {name: axis for name, axis in samples.axes.items() if name == target}

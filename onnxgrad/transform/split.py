@@ -76,7 +76,7 @@ class Manifest:
     bytes: int | None
 
     def to_json(self, **files: Any) -> str:
-        """Return the manifest as JSON. `files` are further keys, such as names and digests."""
+        """Returns the manifest as JSON. `files` are further keys, such as names and digests."""
         data = {"format": FORMAT, "version": VERSION, **files, **asdict(self)}
         for key in ("inputs", "outputs", "residuals", "adjoints", "gradients"):
             data[key] = [
@@ -132,7 +132,7 @@ def linearize(
     stop: Stop = None,
     names: str = "{}_grad",
 ) -> Split:
-    """Split the gradient of `program`, which is changed; `onnxgrad.linearize` documents the
+    """Splits the gradient of `program`, which is changed; `onnxgrad.linearize` documents the
     parameters.
     """
     outputs = [v.name for v in program.main.outputs]
@@ -149,7 +149,7 @@ def linearize(
 def _split(
     gradient: Gradient, outputs: Sequence[str], keep: Keep, dims: Mapping[str, int]
 ) -> Split:
-    """Split the gradient graph into the model with these outputs and the rest."""
+    """Splits the gradient graph into the model with these outputs and the rest."""
     block = gradient.program.main
     _part_pools(block, outputs)
     values = {v.name: v for v in block.vars()}
@@ -194,7 +194,7 @@ def _split(
 
 
 def _part_pools(block: BindingBlock, outputs: Collection[str]) -> None:
-    """Move the indices of each MaxPool to a copy in the backward part.
+    """Moves the indices of each MaxPool to a copy in the backward part.
 
     onnxruntime's kernel with indices takes many times as long as the one without.
     """
@@ -223,7 +223,7 @@ def _is_fused(v: Var, forward: Collection[Binding]) -> bool:
 
 
 def _ancestors(block: BindingBlock, ends: Iterable[Var]) -> set[Binding]:
-    """Return the bindings on which these values depend."""
+    """Returns the bindings on which these values depend."""
     block.schedule()
     needed, found = set(ends), set[Binding]()
     for b in reversed(block.bindings):
@@ -245,7 +245,7 @@ def _entry(v: Var, *, of: str | None = None, origin: Origin | None = None) -> En
 def _part(
     program: Program, inputs: Iterable[str], outputs: Iterable[str], given: Iterable[str]
 ) -> Program:
-    """Return a copy with these inputs and outputs. Values in `given` become inputs."""
+    """Returns a copy with these inputs and outputs. Values in `given` become inputs."""
     made = load_own(program)
     block = made.main
     values = {v.name: v for v in block.vars()}
@@ -265,7 +265,7 @@ def _part(
 
 
 def save_split(split: Split, forward: Path, backward: Path) -> Path:
-    """Write both parts and the manifest beside them, or nothing. Returns the manifest's path.
+    """Writes both parts and the manifest beside them, or nothing. Returns the manifest's path.
 
     Raises InputError for paths in different folders and if a file cannot be written.
     """
@@ -285,12 +285,12 @@ def save_split(split: Split, forward: Path, backward: Path) -> Path:
 
 
 def manifest_of(backward: Path) -> Path:
-    """Return the path of the manifest beside this file."""
+    """Returns the path of the manifest beside this file."""
     return backward.with_suffix(".json")
 
 
 def as_functions(split: Split) -> Program:
-    """Return one model that calls both parts as its functions `forward` and `backward`.
+    """Returns one model that calls both parts as its functions `forward` and `backward`.
 
     It returns the outputs and the gradients. Weights are operands of both functions.
     """

@@ -37,7 +37,7 @@ Axes: TypeAlias = "str | Sequence[str] | Mapping[str, int | None] | None"
 def map_inputs(
     program: Program, names: Axes = None, *, axis: int = 0, symbol: str = "rows"
 ) -> Opened:
-    """Add an axis to inputs (None: to all) and to every output. `program` is changed.
+    """Adds an axis to inputs (None: to all) and to every output. `program` is changed.
 
     `names` may be a mapping that sets the place of the new axis for each input. It may name
     initializers that `as_inputs` made inputs. The elements along the axis are computed
@@ -78,7 +78,7 @@ def map_inputs(
 
 
 def as_inputs(program: Program, names: Axes) -> bool:
-    """Turn the initializers among the names into inputs without a default. Returns whether there
+    """Turns the initializers among the names into inputs without a default. Returns whether there
     were any.
     """
     found = False
@@ -91,7 +91,7 @@ def as_inputs(program: Program, names: Axes) -> bool:
 
 
 def followed(program: Program, rows: Mapping[str, Layout]) -> tuple[Program, Batched]:
-    """Follow the rows of inputs, which are computed independently.
+    """Follows the rows of inputs, which are computed independently.
 
     Returns the program and its rows. The program is changed, or read again if rows cannot be
     followed into a nested graph or the body of an operator: that then runs once per row. If they
@@ -122,7 +122,7 @@ def _follow(program: Program, rows: Mapping[str, Layout], deep: bool) -> Batched
 
 
 def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var, int]:
-    """Return the inputs to map, each with the place of its new axis."""
+    """Returns the inputs to map, each with the place of its new axis."""
     known = {v.name: v for v in main.inputs if v.initializer is None}
     places = names if isinstance(names, Mapping) else {}
     found: dict[Var, int] = {}
@@ -146,7 +146,7 @@ def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var
 
 
 def in_front(v: Var, done: Batched, axis: int) -> Var:
-    """Return an output with a new axis for the rows; an output without rows is repeated."""
+    """Returns an output with a new axis for the rows; an output without rows is repeated."""
     site = site_of(v, done.layouts, done.sizes)
     if (v.rank or 0) < axis:
         raise Refused(f"it has no axis {axis}")
@@ -163,7 +163,7 @@ def in_front(v: Var, done: Batched, axis: int) -> Var:
 
 
 def with_symbol(program: Program, axes: Mapping[str, int], symbol: str) -> Program:
-    """Return the program, read again with the size of rows in its interface, and without constants
+    """Returns the program, read again with the size of rows in its interface, and without constants
     that nothing reads.
     """
     Pipeline.of(passes="remove-unused").run(program)

@@ -47,7 +47,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name."""
+    """Imports a public name."""
     if name not in _HOME:
         raise AttributeError(f"module 'onnxgrad.verify' has no attribute '{name}'")
     found = globals()[name] = getattr(import_module(f"onnxgrad.{_HOME[name]}"), name)

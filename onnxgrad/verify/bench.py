@@ -236,7 +236,7 @@ def _bursts(
     seconds: float,
     on_round: Callable[[int], None],
 ) -> _Bursts:
-    """Returns the (wall, CPU) seconds of every run, by model and round."""
+    """Returns the (wall, CPU) seconds of every run, by model and rounds."""
     names = list(sessions)
     counts = {}
     for name in names:

@@ -118,7 +118,7 @@ def verify(
 
 def ahead(model: Model, options: Mapping[str, Any]) -> Ahead:
     """Begins, in the background, the runs of `model` that a call of `verify` with these options
-    will need; pass the result to that call. A context, in which everything begun ends. Raises
+    will need; passes the result to that call. A context, in which everything begun ends. Raises
     InputError for invalid options.
     """
     defaults = cast("dict[str, Any]", verify.__wrapped__.__kwdefaults__)  # type: ignore[attr-defined]  # of functools.wraps

@@ -83,7 +83,7 @@ def network(name: str, seed: int = 0) -> onnx.ModelProto:
 
 
 def write(folder: Path, name: str = "cnn", optimizer: str = "momentum") -> None:
-    """Write the model and its training step."""
+    """Writes the model and its training step."""
     folder.mkdir(parents=True, exist_ok=True)
     model = network(name)
     step = train.training_step(model, train.CrossEntropy(), OPTIMIZERS[optimizer])

@@ -42,12 +42,12 @@ class Layer:
         ]
 
     def forward(self, *inputs: Any) -> dict[str, Any]:
-        """Return outputs and residuals by name; residuals may be inputs."""
+        """Returns outputs and residuals by name; residuals may be inputs."""
         given = dict(zip(self.inputs, inputs, strict=True))
         return {**given, **_run(self._sessions[0], given)}
 
     def backward(self, residuals: Mapping[str, Any], *adjoints: Any) -> dict[str, Any]:
-        """Return the gradient of each floating-point input by name."""
+        """Returns the gradient of each floating-point input by name."""
         given = {**residuals, **dict(zip(self.adjoints, adjoints, strict=True))}
         found = _run(self._sessions[1], given)
         return {name: found[self.gradients[name]] for name in self.floats}
@@ -155,7 +155,7 @@ def scipy_minimum(layer: Layer, start: np.ndarray[Any, Any]) -> Any:
 
 
 def main() -> None:
-    """Print what the backward part of a model reads."""
+    """Prints what the backward part of a model reads."""
     layer = Layer(onnx.load(sys.argv[1]))
     for residual in layer.parts.manifest.residuals:
         print(f"{residual.name}: {residual.dtype}{list(residual.shape or ())} ({residual.origin})")

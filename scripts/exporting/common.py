@@ -74,7 +74,7 @@ class Spec:
 
 
 def randomise(model: torch.nn.Module) -> None:
-    """Give biases and norm parameters random values as after training; zeros make passes look
+    """Gives biases and norm parameters random values as after training; zeros make passes look
     better than they are.
 
     biases ~ N(0, .1), norm weights ~ U(.5, 1.5), running_mean ~ N(0, .2), running_var ~ U(.5, 1.5);
@@ -144,7 +144,7 @@ def every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def scrub(model: onnx.ModelProto) -> None:
-    """Replace the value of every stack trace by one neutral line; all other metadata stays. In
+    """Replaces the value of every stack trace by one neutral line; all other metadata stays. In
     place.
 
     Raises ValueError if any machine path is left anywhere in the model.
@@ -185,7 +185,7 @@ def flat(result: Any) -> list[torch.Tensor]:
 def run_onnxruntime(
     model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Run on CPU with default graph optimisation, as deployed."""
+    """Runs on CPU with default graph optimisation, as deployed."""
     opened = session(model)
     names = [output.name for output in opened.get_outputs()]
     return dict(zip(names, opened.run(names, dict(feeds)), strict=True))
@@ -207,7 +207,7 @@ def worst_difference(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarra
 def to_onnx(
     spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, optimize: bool
 ) -> onnx.ModelProto:
-    """Export with the dynamo exporter; inputs are passed by keyword, so their names are the
+    """Exports with the dynamo exporter; inputs are passed by keyword, so their names are the
     file's input names.
     """
     dynamic: dict[str, dict[int, Any] | None] | None = None
@@ -242,7 +242,7 @@ def to_onnx(
 def to_onnx_by_script(
     spec: Spec, model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, fold: bool = False
 ) -> onnx.ModelProto:
-    """Export through TorchScript; inputs are passed in order. `fold`: fold constants, as the
+    """Exports through TorchScript; inputs are passed in order. `fold`: fold constants, as the
     exporter does by default.
     """
     buffer = io.BytesIO()
@@ -263,7 +263,7 @@ def to_onnx_by_script(
 
 
 def export(spec: Spec, folder: Path, files: tuple[str, ...]) -> dict[str, Any]:
-    """Write NAME.npz and the named `files` (OPTIMIZED, RAW) into `folder`; return one summary row
+    """Writes NAME.npz and the named `files` (OPTIMIZED, RAW) into `folder`; returns one summary row
     per file.
 
     Every file passes onnx.checker, runs in onnxruntime and agrees with PyTorch to 1e-4 of each

@@ -24,7 +24,7 @@ def _normal(*shape: int) -> np.ndarray:
 def _exported(
     call: Callable[..., Any], *shapes: tuple[int | str, ...], **feeds: np.ndarray
 ) -> Exported:
-    """Export for inputs of `shapes`, which default to those of the feeds."""
+    """Exports for inputs of `shapes`, which default to those of the feeds."""
     given = list(feeds.values())
     specs: list[Any] = list(shapes) or [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in given]
     model = to_onnx(call, specs, opset=OPSET, input_names=list(feeds))

@@ -22,7 +22,7 @@ OPSET = 18
 def _exported(
     call: Callable[..., object], feeds: dict[str, np.ndarray], batch: str = "first"
 ) -> Exported:
-    """Trace a function of tensors; with `batch` "first" the first axis may have any size."""
+    """Traces a function of tensors; with `batch` "first" the first axis may have any size."""
     signature = [
         tf.TensorSpec((None, *v.shape[1:]) if batch == "first" else v.shape, v.dtype, name=n)
         for n, v in feeds.items()

@@ -185,7 +185,7 @@ def networks(size: Size | None = None) -> dict[str, Network]:
 
 
 def export_open(name: str, folder: Path) -> Path:
-    """Write NAME.onnx and NAME.npz: inputs at each size, with PyTorch's results at `CHECKED`."""
+    """Writes NAME.onnx and NAME.npz: inputs at each size, with PyTorch's results at `CHECKED`."""
     torch.manual_seed(1)
     network = networks()[name]
     module = network.build().eval()

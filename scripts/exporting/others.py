@@ -59,7 +59,7 @@ def worst(found: Any, wanted: Any) -> float:
 
 
 def write(name: str, made: Exported, folder: Path) -> str:
-    """Write FOLDER/NAME.onnx once it passes the checker, runs, and agrees with its framework;
+    """Writes FOLDER/NAME.onnx once it passes the checker, runs, and agrees with its framework;
     returns a line about it.
     """
     model = made.model

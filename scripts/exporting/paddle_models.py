@@ -40,7 +40,7 @@ class _Layer(nn.Layer):
 
 
 def _exported(layer: nn.Layer, **feeds: np.ndarray) -> Exported:
-    """Export with a first axis of any size, norms and biases as after training."""
+    """Exports with a first axis of any size, norms and biases as after training."""
     rng = np.random.default_rng(2)
     for name, value in (*layer.named_parameters(), *layer.named_buffers()):
         if value.ndim != 1:

@@ -48,7 +48,7 @@ class Segmentation(nn.Module):
 
 
 class UNet(nn.Module):
-    """Skip connections, met by a factor or by a size."""
+    """Skips connections, met by a factor or by a size."""
 
     def __init__(self, by_size: bool) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ NETWORKS: dict[str, Sized] = {
 
 
 def export_sized(names: Iterable[str], folder: Path) -> None:
-    """Write NAME.SIZE.ts.onnx and NAME.SIZE.dyn.onnx for each size, and what to open."""
+    """Writes NAME.SIZE.ts.onnx and NAME.SIZE.dyn.onnx for each size, and what to open."""
     folder.mkdir(parents=True, exist_ok=True)
     known = {name: (dict(net.open), net.sizes) for name, net in NETWORKS.items()}
     (folder / "sized.json").write_text(json.dumps(known))

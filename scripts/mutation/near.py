@@ -53,13 +53,13 @@ def near_tests(tree: Path, path: str) -> tuple[list[str], list[str]]:
 
 
 def _every(tree: Path) -> list[str]:
-    """Return every test file, the smallest first."""
+    """Returns every test file, the smallest first."""
     found = sorted((tree / "tests").rglob("test_*.py"), key=lambda p: (p.stat().st_size, p))
     return [p.relative_to(tree).as_posix() for p in found]
 
 
 def _mirrors_of_readers(tree: Path, module: str) -> list[str]:
-    """Return the tests of a module's importers; if one has none, the tests of its importers."""
+    """Returns the tests of a module's importers; if one has none, the tests of its importers."""
     sources = {
         ".".join(p.relative_to(tree).with_suffix("").parts): p.read_text(encoding="utf-8")
         for p in sorted((tree / "onnxgrad").rglob("*.py"))
@@ -80,7 +80,7 @@ def _mirrors_of_readers(tree: Path, module: str) -> list[str]:
 
 
 def _mirrors(tree: Path, path: str) -> list[str]:
-    """Return tests/a/test_b*.py for onnxgrad/a/b.py, or the only test file of the folder."""
+    """Returns tests/a/test_b*.py for onnxgrad/a/b.py, or the only test file of the folder."""
     parts = Path(path).with_suffix("").parts[1:]
     folder, stem = tree.joinpath("tests", *parts[:-1]), parts[-1].strip("_")
     found = sorted(folder.glob(f"test_{stem}.py")) or sorted(folder.glob(f"test_{stem}_*.py"))

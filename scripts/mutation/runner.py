@@ -62,7 +62,8 @@ class Reach:
     functions: dict[str, list[str]] = field(default_factory=dict)
 
     def tests_of(self, path: str, function: str) -> list[str]:
-        """Return the tests that enter a function (for module-level code: any function of the file).
+        """Returns the tests that enter a function (for module-level code: any function of the
+        file).
 
         Tests in the file that mirrors the changed one come first, then fast ones.
         """
@@ -77,7 +78,7 @@ class Reach:
         return sorted(found, key=lambda t: (not t.startswith(mirror), self.seconds.get(t, 0.0), t))
 
     def plan(self, tree: Path, site: Site) -> list[Sequence[str]]:
-        """Return batches of tests that enter the changed function. The first batch is small,
+        """Returns batches of tests that enter the changed function. The first batch is small,
         because the likeliest tests kill most changes.
         """
         # a new function, or one that only a child process enters: the tests of the file
@@ -129,7 +130,7 @@ class Learn:
 
 
 def _named(code: CodeType) -> str:
-    """Return the qualified name of the innermost `def` or class around a piece of code, as `sites`
+    """Returns the qualified name of the innermost `def` or class around a piece of code, as `sites`
     does.
     """
     return ".".join(p for p in code.co_qualname.split(".") if not p.startswith("<"))
@@ -157,7 +158,7 @@ class Only:
 
 
 def in_fork(work: Any, limit: float) -> Any:
-    """Return the result of `work()` (JSON types) in a forked process, or None if the process dies
+    """Returns the result of `work()` (JSON types) in a forked process, or None if the process dies
     or exceeds `limit` seconds.
     """
     reading, writing = os.pipe()

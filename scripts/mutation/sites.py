@@ -50,12 +50,12 @@ class Site:
     nth: int = 0  # the index among equal changes of its line, from the left
 
     def apply(self, source: str) -> str:
-        """Return the source with this change."""
+        """Returns the source with this change."""
         return source[: self.start] + self.after + source[self.end :]
 
 
 def sites(source: str, path: str) -> list[Site]:
-    """Return every possible change of a file, in text order."""
+    """Returns every possible change of a file, in text order."""
     tree = ast.parse(source)
     offsets = [0]
     for line in source.splitlines(keepends=True):
@@ -88,7 +88,7 @@ def sites(source: str, path: str) -> list[Site]:
 
 
 def _walk(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
-    """Yield the nodes that may change, with the function around them: no annotations, texts or
+    """Yields the nodes that may change, with the function around them: no annotations, texts or
     errors.
     """
     for name, child in _children(node):
@@ -113,7 +113,7 @@ def _walk(node: ast.AST, function: str) -> Iterator[tuple[ast.AST, str]]:
 
 
 class _Guard(ast.expr):
-    """Return the test of an `if` whose body only leaves the function or loop."""
+    """Returns the test of an `if` whose body only leaves the function or loop."""
 
     _fields = ("test",)
 
@@ -208,7 +208,7 @@ _CHANGES: dict[type[ast.AST], tuple[str, Callable[[Any], ast.AST | None]]] = {
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield kinds of change with their replacements."""
+    """Yields kinds of change with their replacements."""
     kind, change = _CHANGES.get(type(node), ("", lambda node: None))
     new = change(node)
     if new is not None:
@@ -216,7 +216,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def choose(root: Path, folders: list[str], count: int, seed: int) -> list[Site]:
-    """Return `count` random sites of all files below `folders`. The same sources and seed give the
+    """Returns `count` random sites of all files below `folders`. The same sources and seed give the
     same sites.
     """
     every = []

@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 
 def bent(model: ModelProto, rng: Random) -> ModelProto:
-    """Return the model after a few changes that keep it valid."""
+    """Returns the model after a few changes that keep it valid."""
     found = model
     for change in rng.sample(_CHANGES, rng.randint(1, len(_CHANGES))):
         made = ModelProto()
@@ -41,7 +41,7 @@ def _opset(model: ModelProto, rng: Random) -> None:
 
 
 def _constants(model: ModelProto, rng: Random) -> None:
-    """Add axes of size 1, remove an axis, or change the length of a row."""
+    """Adds axes of size 1, removes an axis, or changes the length of a row."""
     floats = [t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
     for tensor in rng.sample(floats, min(len(floats), rng.randint(1, 3))):
         array = numpy_helper.to_array(tensor)
@@ -53,7 +53,7 @@ def _constants(model: ModelProto, rng: Random) -> None:
 
 
 def _open(model: ModelProto, rng: Random) -> None:
-    """Replace known sizes by symbols or unknown sizes, or remove the rank."""
+    """Replaces known sizes by symbols or unknown sizes, or removes the rank."""
     for value in (*model.graph.input, *model.graph.output):
         tensor = value.type.tensor_type
         way = rng.random()

@@ -20,7 +20,7 @@ class Tally:
         self.failures: list[str] = []
 
     def fail(self, where: str, words: str) -> str:
-        """Add a failure and return its line."""
+        """Adds a failure and returns its line."""
         self.counts["failures"] += 1
         self.failures.append(f"seed {self.seed}, {where}: {words}")
         print(self.failures[-1], flush=True)
@@ -30,7 +30,7 @@ class Tally:
 def sweep_models(
     judge: Callable[[int, Tally], None], seed: int, models: int, minutes: float
 ) -> tuple[Counter[str], list[str]]:
-    """Judge up to `models` models by number, without warnings, until `minutes` have passed.
+    """Judges up to `models` models by number, without warnings, until `minutes` have passed.
 
     Returns the counts and the lines of the failures; whatever `judge` raises is one of them.
     """
@@ -51,7 +51,7 @@ def sweep_models(
 
 
 def command(sweep: Callable[..., tuple[Mapping[str, int], Sequence[Any]]], doc: str) -> int:
-    """Run `sweep(seed, models=, minutes=, save=)` and print counts. Returns 1 for failures."""
+    """Runs `sweep(seed, models=, minutes=, save=)` and prints counts. Returns 1 for failures."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--models", type=int, default=1_000_000, help="stop after so many")

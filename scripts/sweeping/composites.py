@@ -16,7 +16,7 @@ from scripts.sweeping.steps import step
 
 
 def _number(g: Block, v: Value, number: float) -> Value:
-    """Return a constant as files store it: a scalar, or with axes of size 1."""
+    """Returns a constant as files store it: a scalar, or with axes of size 1."""
     return _scalar(g, v, number, [] if g.rng.random() < 0.8 else [1] * len(v.dims))
 
 
@@ -26,7 +26,7 @@ def _scalar(g: Block, v: Value, number: float, dims: Sequence[int] = ()) -> Valu
 
 
 def _mix(g: Block, op: str, a: Value, b: Value, like: Value | None = None) -> Value:
-    """Add a commutative operator with its operands in random order."""
+    """Adds a commutative operator with its operands in random order."""
     pair = [a, b]
     g.rng.shuffle(pair)
     return g.add(op, pair, replace(like or a, exact=False), keep=False)
@@ -128,7 +128,7 @@ def normalised(g: Block) -> None:
 
 
 def _reduced(g: Block, op: str, v: Value, axes: Sequence[int]) -> Value:
-    """Add a reduction over axes that stay as 1; older opsets have them as an attribute."""
+    """Adds a reduction over axes that stay as 1; older opsets have them as an attribute."""
     at = {a % len(v.dims) for a in axes}
     like = replace(v, dims=tuple(1 if i in at else d for i, d in enumerate(v.dims)))
     if op == "ReduceSum" or g.names.opset >= 18:
@@ -156,7 +156,7 @@ def _rows(g: Block, width: int, batch: Any = None) -> Value | None:
 
 
 def _finite(g: Block, v: Value) -> Value:
-    """Replace NaN and infinities, on which a chain and its operator may differ."""
+    """Replaces NaN and infinities, on which a chain and its operator may differ."""
     zero, low, high = (_scalar(g, v, n) for n in (0, -4, 4))
     bad = g.add("IsNaN", [v], replace(v, dtype=BOOL), keep=False)
     known = g.add("Where", [bad, zero, v], v, keep=False)
@@ -275,7 +275,7 @@ def attention(g: Block) -> None:
 
 
 def _repeated(g: Block, v: Value, times: int) -> Value:
-    """Repeat each head, as grouped queries need."""
+    """Repeats each head, as grouped queries need."""
     b, h, n, w = v.dims
     if not (isinstance(b, int) and isinstance(n, int) and isinstance(h, int)):
         sizes = g.ints(1, 1, times, 1, 1)

@@ -91,7 +91,7 @@ class Growing:
         return made
 
     def leaf(self, dtype: int, like: Sequence[Value], *, fixed: bool | None = None) -> Value:
-        """Return an input or a constant whose shape is related to that of `like`."""
+        """Returns an input or a constant whose shape is related to that of `like`."""
         shape = self.shape(like)
         if fixed if fixed is not None else self.chance(0.4):
             kind = helper.tensor_dtype_to_np_dtype(dtype)
@@ -156,7 +156,7 @@ class Growing:
         )
 
     def call(self, p: Call, like: Sequence[Value]) -> Value:
-        """Return a node of the pattern's operator; operands that do not fit are replaced."""
+        """Returns a node of the pattern's operator; operands that do not fit are replaced."""
         before = dict(self.captured)
         for _ in range(_TRIES):
             self.left -= 1
@@ -215,7 +215,7 @@ class Growing:
         return found
 
     def _forget(self, each: Each) -> None:
-        """Forget the captures of one member of an Each before the next."""
+        """Forgets the captures of one member of an Each before the next."""
         common = {c.name for c in each.same}
         for name in names_in(each.pattern):
             if name not in common:
@@ -285,7 +285,7 @@ class Growing:
         return make(self.rng, rank)
 
     def integers(self, op: str, index: int, data: Value) -> Value:
-        """Return a constant, or rarely an input, that `op` accepts as its int64 operand."""
+        """Returns a constant, or rarely an input, that `op` accepts as its int64 operand."""
         if op.startswith("Gather"):
             wide = self.rng.choice(((), (1,), (2,), (2, 2), data.shape[:1], data.shape))
             if self.chance(0.6):
@@ -373,7 +373,7 @@ _RANDOM: dict[str, Callable[[Random, int], Any]] = {
 
 
 def _check_bias(op: str, operands: Sequence[Value | None]) -> None:
-    """Raise Impossible for a bias of a Conv that onnx accepts but no runtime."""
+    """Raises Impossible for a bias of a Conv that onnx accepts but no runtime."""
     weights, bias = (*operands, None, None, None)[1:3]
     if op == "Conv" and weights and bias and bias.shape != weights.shape[:1]:
         raise Impossible("a bias of another length")
@@ -444,8 +444,8 @@ def _context(opset: int) -> Any:
 def model_for(
     pattern: Pattern, rng: Random, opset: int, *, shared: Sequence[str] = ()
 ) -> ModelProto | None:
-    """Return a model whose operators match the pattern, or several patterns that share the captures
-    `shared`. Returns None if none was found.
+    """Returns a model whose operators match the pattern, or several patterns that share the
+    captures `shared`. Returns None if none was found.
     """
     g = Growing(rng, opset)
     results = []

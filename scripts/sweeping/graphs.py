@@ -56,7 +56,7 @@ class Names:
         return np.array(self.rng.choices(pool, k=size), kind).reshape(dims)
 
     def weight(self, dims: Sequence[int], dtype: int) -> Value:
-        """Return a constant, often an existing one."""
+        """Returns a constant, often an existing one."""
         same = [
             v for v, _ in self.weights if v.exact and v.dims == tuple(dims) and v.dtype == dtype
         ]
@@ -65,7 +65,7 @@ class Names:
         return self.constant(self.array(dims, dtype))
 
     def constant(self, array: Any, *, own: bool = False) -> Value:
-        """Return a constant. With `own`, only one chain uses it, and no caller may override it.
+        """Returns a constant. With `own`, only one chain uses it, and no caller may override it.
 
         Large constants are like `own`: a large weight may overflow, depending on the order of a
         sum.
@@ -90,7 +90,7 @@ class Block:
     # ---- choosing --------------------------------------------------------------------------------
 
     def pick(self, test: Callable[[Value], bool] = lambda v: True) -> Value | None:
-        """Return a value that passes the test. Late values and the first few are more likely, so
+        """Returns a value that passes the test. Late values and the first few are more likely, so
         that chains grow and branches share values.
         """
         pool = [v for v in [*self.outer, *self.values] if test(v)]
@@ -130,7 +130,7 @@ class Block:
         keep: bool = True,
         **attrs: Any,
     ) -> Value:
-        """Add a node with one result, which is exact if its operands are."""
+        """Adds a node with one result, which is exact if its operands are."""
         out = replace(
             like,
             name=self.names.new(),
@@ -147,7 +147,7 @@ class Block:
     def several(
         self, op: str, operands: Sequence[Value | None], like: Sequence[Value], **attrs: Any
     ) -> list[Value]:
-        """Add a node with several results."""
+        """Adds a node with several results."""
         outs = [replace(v, name=self.names.new()) for v in like]
         inputs = ["" if v is None else v.name for v in operands]
         node = helper.make_node(
@@ -169,7 +169,7 @@ class Block:
         return self.add("Clip", [v, low, high], v)
 
     def again(self) -> None:
-        """Repeat an earlier node, so that there are equal computations to merge."""
+        """Repeats an earlier node, so that there are equal computations to merge."""
         plain = [
             n
             for n in self.nodes

@@ -29,7 +29,7 @@ INPUTS: tuple[tuple[int | str, ...], ...] = (
 
 
 def random_model(rng: Random) -> ModelProto:
-    """Return a model of 3 to 14 steps. It may fail on some or all feeds."""
+    """Returns a model of 3 to 14 steps. It may fail on some or all feeds."""
     opset = rng.choice(OPSETS)
     names = Names(
         rng, opset, rng.choice([TensorProto.FLOAT] * 3 + [TensorProto.DOUBLE, TensorProto.FLOAT16])
@@ -198,7 +198,7 @@ def scanning(g: Block) -> None:
 
 @step()
 def calling(g: Block) -> None:
-    """Return a function of one operand that keeps its sizes; its body has no types."""
+    """Returns a function of one operand that keeps its sizes; its body has no types."""
     v = g.floating()
     if v is None or g.outer:
         return

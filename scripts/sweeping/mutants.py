@@ -46,7 +46,7 @@ class Mutant:
 
 
 def mutant(rng: Random, model: ModelProto) -> Mutant | None:
-    """Return a copy with one random change, or None if the drawn kind does not apply."""
+    """Returns a copy with one random change, or None if the drawn kind does not apply."""
     copy = ModelProto()
     copy.CopyFrom(model)
     kind, computed = rng.choice(_KINDS)
@@ -59,7 +59,7 @@ def mutant(rng: Random, model: ModelProto) -> Mutant | None:
 
 
 def _nodes(model: ModelProto) -> list[NodeProto]:
-    """Yield every node of the graph, of nested graphs and of functions."""
+    """Yields every node of the graph, of nested graphs and of functions."""
     found = [*_walk(model.graph.node)]
     for function in model.functions:
         found += _walk(function.node)

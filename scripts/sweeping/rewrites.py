@@ -64,7 +64,7 @@ class Judge:
         self.cases = [(f, want) for f in feeds if (want := _results(self.plain, f)) is not None]
 
     def failure(self, setting: str) -> Failure | None:
-        """Return the fault of the rewritten model, or None."""
+        """Returns the fault of the rewritten model, or None."""
         empty: Feeds = {}
         try:
             program, trace = load(self.model), Trace(check_measures=True)
@@ -143,7 +143,7 @@ def _results(session: Session | None, feeds: Feeds) -> Mapping[str, Any] | None:
 
 
 def difference(want: Any, got: Any) -> str | None:
-    """Return the difference of two results, or None if they are the same."""
+    """Returns the difference of two results, or None if they are the same."""
     if not isinstance(got, np.ndarray) or want.dtype != got.dtype or want.shape != got.shape:
         return (
             f"{want.dtype}{list(want.shape)} became "

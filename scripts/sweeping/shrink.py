@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, save
 def shrink(
     model: ModelProto, fails: Callable[[ModelProto], bool], seconds: float = 60.0
 ) -> ModelProto:
-    """Return the smallest model found within `seconds` that still `fails`: fewer outputs, fewer
+    """Returns the smallest model found within `seconds` that still `fails`: fewer outputs, fewer
     nodes, no functions.
     """
     deadline = time.monotonic() + seconds
@@ -31,7 +31,7 @@ def shrink(
 
 
 def _size(model: ModelProto) -> tuple[int, ...]:
-    """Return a measure that decreases with every step, so that shrinking ends."""
+    """Returns a measure that decreases with every step, so that shrinking ends."""
     nodes, graph = list(_all_nodes(model)), model.graph
     work = sum(node.op_type != "Identity" for node in nodes)
     return work, len(nodes), len(graph.output), len(graph.input), len(graph.value_info)
@@ -67,7 +67,7 @@ def _changed(model: ModelProto, change: Callable[[Any], None]) -> ModelProto:
 
 
 def _bypass(model: ModelProto, index: int, operand: str) -> None:
-    """Let the readers of a node's first result read one of its operands; an output becomes an
+    """Lets the readers of a node's first result read one of its operands; an output becomes an
     Identity.
     """
     node = model.graph.node[index]
@@ -93,7 +93,7 @@ def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _dead_ends_gone(model: ModelProto) -> ModelProto:
-    """Remove nodes, weights and functions that nothing reads."""
+    """Removes nodes, weights and functions that nothing reads."""
     while True:
         read = {name for n in _all_nodes(model) for name in n.input} | {
             o.name for o in model.graph.output
@@ -118,7 +118,7 @@ def _dead_ends_gone(model: ModelProto) -> ModelProto:
 def save_failure(
     folder: Path, name: str, model: ModelProto, feeds: Mapping[str, Any], words: str
 ) -> Path:
-    """Write NAME.onnx, NAME.npz and NAME.txt to `folder`. Returns the model's path."""
+    """Writes NAME.onnx, NAME.npz and NAME.txt to `folder`. Returns the model's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.onnx"
     save(model, path)

@@ -16,7 +16,7 @@ STEPS: list[Step] = []
 
 
 def step(times: int = 1) -> Callable[[Step], Step]:
-    """Register a step, `times` as likely as a plain one."""
+    """Registers a step, `times` as likely as a plain one."""
 
     def register(function: Step) -> Step:
         STEPS.extend([function] * times)
@@ -195,7 +195,7 @@ def convolution(g: Block) -> None:
 
 @step(2)
 def parallel(g: Block) -> None:
-    """Add products that share an operand, each followed by operations, which are mostly alike."""
+    """Adds products that share an operand, each followed by operations, which are mostly alike."""
     v = g.floating()
     if v is None or len(v.dims) < 2 or any(isinstance(d, str) for d in v.dims[1:]):
         return
@@ -418,7 +418,7 @@ def sliced(g: Block) -> None:
 
 
 def _count(g: Block, v: Value) -> Value:
-    """Return the number of positive elements, as a vector of one element."""
+    """Returns the number of positive elements, as a vector of one element."""
     c = g.add(
         "Cast",
         [g.add("Greater", [v, g.names.weight([], v.dtype)], replace(v, dtype=BOOL))],

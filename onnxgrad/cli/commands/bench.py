@@ -22,7 +22,7 @@ from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Measure and print. Returns 1 if a model does not run or exceeds --require."""
+    """Measures and prints. Returns 1 if a model does not run or exceeds --require."""
     names = expand(args.model)
     require_runtime(args.provider)
     labels = file_names([shown(name) if name == STDIN else Path(name) for name in names])

@@ -17,7 +17,7 @@ from onnxgrad.verify.running.process_limits import bounding_us
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0 if every value that could be judged is right, 1 if a value is wrong or nothing is
+    """Returns 0 if every value that could be judged is right, 1 if a value is wrong or nothing is
     proved.
     """
     require_runtime(args.provider)

@@ -27,7 +27,7 @@ _FILES: dict[str, Callable[[CiReport], str]] = {
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Process every model, show and write the results. Returns the worst exit code."""
+    """Processes every model, shows and writes the results. Returns the worst exit code."""
     if args.schema:
         out.text(SCHEMA.read_text(encoding="utf-8").rstrip())
         return 0
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _check_reports(args: argparse.Namespace, plan: Plan) -> None:
-    """Raise InputError for a report whose place the recipe uses."""
+    """Raises InputError for a report whose place the recipe uses."""
     where = plan.recipe.where
     check_reports(
         args,
@@ -67,7 +67,7 @@ def _watched(out: Output, plan: Plan) -> Iterator[Watch]:
 
 
 def _write_outputs(args: argparse.Namespace, report: CiReport, out: Output) -> None:
-    """Write the requested files, each completely or not at all. Raises InputError."""
+    """Writes the requested files, each completely or not at all. Raises InputError."""
     for option, text in _FILES.items():
         name = getattr(args, option)
         if name is not None:

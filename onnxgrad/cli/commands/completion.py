@@ -46,7 +46,7 @@ class _Argument:
 
 @cache
 def _table() -> dict[str, tuple[str, tuple[_Argument, ...]]]:
-    """Return every command with its summary and its arguments."""
+    """Returns every command with its summary and its arguments."""
     parser = parser_for(list(COMMANDS))
     (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     return {
@@ -64,7 +64,7 @@ def _argument(command: str, action: argparse.Action) -> _Argument:
 
 
 def _cases() -> Iterator[tuple[list[str], _Argument]]:
-    """Yield each `COMMAND --option` that takes a value, with its argument."""
+    """Yields each `COMMAND --option` that takes a value, with its argument."""
     for command, (_, arguments) in _table().items():
         for one in arguments:
             if one.takes and one.names:
@@ -72,7 +72,7 @@ def _cases() -> Iterator[tuple[list[str], _Argument]]:
 
 
 def _positional(command: str) -> tuple[str, ...]:
-    """Return the words for positional arguments; empty if they are files."""
+    """Returns the words for positional arguments; empty if they are files."""
     return tuple(w for one in _table()[command][1] if not one.names for w in one.words)
 
 
@@ -81,7 +81,7 @@ def _quoted(text: str) -> str:
 
 
 def bash() -> str:
-    """Return the script for bash 3.2 and later."""
+    """Returns the script for bash 3.2 and later."""
     values = "\n".join(
         f"        {' | '.join(map(_quoted, keys))}) words={_quoted(' '.join(one.words))} ;;"
         for keys, one in _cases()
@@ -138,7 +138,7 @@ complete -o default -F _onnxgrad onnxgrad
 
 
 def zsh() -> str:
-    """Return the script for zsh with compinit."""
+    """Returns the script for zsh with compinit."""
     values = "\n".join(
         f"        ({' | '.join(map(_quoted, keys))}) {_zsh_value(one)}; return ;;"
         for keys, one in _cases()
@@ -201,7 +201,7 @@ def _zsh_value(one: _Argument) -> str:
 
 
 def fish() -> str:
-    """Return the script for fish 3 and later."""
+    """Returns the script for fish 3 and later."""
     lines = ["# completion of onnxgrad for fish, made by `onnxgrad completion fish`"]
     start = "complete -c onnxgrad -n"
     for command, (what, arguments) in _table().items():
@@ -230,5 +230,5 @@ SHELLS: dict[str, Callable[[], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
 
 
 def show(shell: str) -> None:
-    """Print the script for a shell."""
+    """Prints the script for a shell."""
     print(SHELLS[shell](), end="")

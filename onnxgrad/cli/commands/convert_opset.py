@@ -11,7 +11,7 @@ from onnxgrad.report.optimized import optimized_parts
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Convert, prove and write one model."""
+    """Converts, proves and writes one model."""
     options = args.options.optimizing()
     outcome = converted(args, out, lambda model, *rest: optimize(model, options, *rest))
     out.json({**outcome.to_dict(), "opset": outcome.program.opset})

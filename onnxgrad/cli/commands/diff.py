@@ -15,7 +15,7 @@ from onnxgrad.report.html.models import diff_page
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0 if the models are the same, 1 if they differ."""
+    """Returns 0 if the models are the same, 1 if they differ."""
     if args.a == args.b == STDIN:
         raise InputError("both models cannot come from stdin")
     with within_limits(args):

@@ -14,7 +14,7 @@ from onnxgrad.version import __version__
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0 if models can be proved here. Raises InputError if onnxruntime is missing or does
+    """Returns 0 if models can be proved here. Raises InputError if onnxruntime is missing or does
     not run on the CPU.
     """
     with out.progress("doctor", 1) as advance:

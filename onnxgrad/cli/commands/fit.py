@@ -31,7 +31,7 @@ from onnxgrad.verify.running.process_limits import bounding_us
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Train, alone or as one of several processes, and write the trained model."""
+    """Trains, alone or as one of several processes, and writes the trained model."""
     if not args.data_parallel:
         return _fit(args, out)
     with world().together(lambda words: print(complaint(words), file=sys.stderr)):
@@ -73,7 +73,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
 def _watched(
     args: argparse.Namespace, out: Output, trainer: FittingLoop
 ) -> Iterator[Callable[[Event], None]]:
-    """Show the step and its notes, then the progress of training."""
+    """Shows the step and its notes, then the progress of training."""
     if trainer.leads:
         out.show(*batch_parts(trainer.task), *weight_parts(trainer.task, out.verbose))
         out.show(*(cell(f"note: {note}") for note in trainer.task.notes))
@@ -82,7 +82,7 @@ def _watched(
 
 
 def _check_plotting() -> None:
-    """Raise InputError if matplotlib is missing. Its list of fonts is stored in a folder that is
+    """Raises InputError if matplotlib is missing. Its list of fonts is stored in a folder that is
     removed at exit, not in the home folder.
     """
     if "MPLCONFIGDIR" not in os.environ:

@@ -20,7 +20,7 @@ _ROWS = 20
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Convert, prove and write one model."""
+    """Converts, proves and writes one model."""
     outcome = converted(args, out, lambda model, *rest: float16(model, args.options, *rest))
     out.json(outcome.to_dict())
     *first, last = optimized_parts(outcome, out.verbose)
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _staying(outcome: Outcome, verbose: bool = False) -> Iterator[Part]:
-    """Yield the nodes that stay in float32, and the constants that float16 cannot represent."""
+    """Yields the nodes that stay in float32, and the constants that float16 cannot represent."""
     trace = outcome.trace
     opened = sum(f.rule == "inline_call" for f in trace.rewrites)
     if opened:

@@ -72,7 +72,7 @@ _FORMING = [o for o in options_of(GradOptions) if o.name in _FORMED]
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Write the graph if a sample of its derivatives agrees with finite differences."""
+    """Writes the graph if a sample of its derivatives agrees with finite differences."""
     kind = "mark" if args.mark else args.of if args.function is None else "function"
     kind = _split_kind(args, kind) if args.split else kind
     if not args.split and args.output is None:
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _split_kind(args: argparse.Namespace, other: str | None) -> str:
-    """Raise InputError unless --split is used without other forms and names one or two files."""
+    """Raises InputError unless --split is used without other forms and names one or two files."""
     if other is not None or args.output is not None:
         flag = "-o" if args.output is not None else f"--{other}"
         raise InputError(f"--split writes two parts to its own files: leave {flag} out")
@@ -134,7 +134,7 @@ def _write_parts(found: Split, targets: Sequence[Path | None], out: Output) -> N
 
 
 def _options(args: argparse.Namespace, kind: str | None) -> Limits:
-    """Return the options of the job from the flags. Raises InputError for flags that do not apply
+    """Returns the options of the job from the flags. Raises InputError for flags that do not apply
     to it.
     """
     options, job = args.options, _JOBS[kind][0]
@@ -164,7 +164,7 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
 def _page(
     args: argparse.Namespace, made: GradientMade, model: Path | bytes, options: Limits
 ) -> str:
-    """Return the page; with checkpoints, it also shows the memory of the gradient without them."""
+    """Returns the page; with checkpoints, it also shows the memory of the gradient without them."""
     plain = None
     if args.options.checkpoint is not None:
         hooks = Hooks(limits=bounding_us)

@@ -19,7 +19,7 @@ _BEFORE, _AFTER = 50, 150  # characters of a result around the first word
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0. Raises InputError if no page, command or option has the words."""
+    """Returns 0. Raises InputError if no page, command or option has the words."""
     words = " ".join(args.topic)
     if words in COMMANDS:
         parser_for([words]).parse_args([words, "--help"])  # prints, and exits
@@ -62,7 +62,7 @@ def _show(words: str, found: list[Passage], out: Output) -> None:
 
 
 def _everything() -> Iterator[Passage]:
-    """Yield every passage of the commands, their options, the passes and the pages; equal options
+    """Yields every passage of the commands, their options, the passes and the pages; equal options
     once.
     """
     seen = set()

@@ -16,7 +16,7 @@ from onnxgrad.report.html.models import summary_page
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0. Raises InputError for a model that cannot be read."""
+    """Returns 0. Raises InputError for a model that cannot be read."""
     with naming(args.model), within_limits(args):
         model, title = source(args.model), shown(args.model)
 

@@ -18,7 +18,7 @@ _SHORT = 200  # characters of a value without -v
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """List the metadata, or write the model with the requested changes and no others."""
+    """Lists the metadata, or writes the model with the requested changes and no others."""
     values = args.options.values or {}
     header = args.options.header()
     changes = bool(values or args.unset or header)

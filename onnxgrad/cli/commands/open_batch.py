@@ -24,7 +24,7 @@ from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Open the batch, prove every row, and write the model."""
+    """Opens the batch, proves every row, and writes the model."""
     target = target_of(args.output, files_read(args))
     if args.verify:
         require_runtime(args.options.provider)
@@ -94,7 +94,7 @@ def _sized(args: argparse.Namespace, out: Output, found: SizedModel) -> int:
 
 
 def vars_of(rows: object) -> dict[str, object]:
-    """Return the fields of a small record, for JSON."""
+    """Returns the fields of a small record, for JSON."""
     return {name: getattr(rows, name) for name in ("axis", "outer", "size", "own")}
 
 
@@ -111,7 +111,7 @@ def _lines(opened: Opened, verbose: bool) -> Iterator[Part]:
 
 
 def _nodes(opened: Opened, verbose: bool) -> Iterator[Part]:
-    """Yield the number of nodes that work on the batch, by the way they do it."""
+    """Yields the number of nodes that work on the batch, by the way they do it."""
     shifted, scanned = sum(opened.shifted.values()), sum(opened.scanned.values())
     yield (
         f"{counted(opened.in_place, 'node')} with the batch in place, {shifted} with an axis of "

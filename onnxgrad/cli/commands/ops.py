@@ -15,7 +15,7 @@ _STYLES = {"rule": "green", "body": "green", "zero": "", "no gradient": "dim", "
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0. Raises InputError for an unknown operator."""
+    """Returns 0. Raises InputError for an unknown operator."""
     if args.markdown:
         out.text(page().rstrip("\n"))
         return 0

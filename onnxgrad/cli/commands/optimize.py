@@ -32,7 +32,7 @@ from onnxgrad.verify.running.process_limits import bounding_us
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Optimise every model. Returns the worst exit code."""
+    """Optimises every model. Returns the worst exit code."""
     models = expand(args.model)
     options = _lifting(args)
     if (tuning := tuning_of(args)) is not None:
@@ -72,7 +72,7 @@ def _page(outcomes: list[Outcome]) -> str:
 def _options(
     args: argparse.Namespace, options: OptimizeOptions, recipe: Recipe | None, name: str
 ) -> OptimizeOptions:
-    """Return the options for one model: the flags, then the recipe's."""
+    """Returns the options for one model: the flags, then the recipe's."""
     found = options if recipe is None else recipe.options(name, options)
     proves = found.proves and not args.no_verify
     if args.verify == "each":
@@ -81,8 +81,8 @@ def _options(
 
 
 def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Output) -> None:
-    """Warn about a recipe of this folder that turns the proof off, and about settings that match no
-    model.
+    """Warns about a recipe of this folder that turns the proof off, and about settings that match
+    no model.
     """
     models = [job.name for job in jobs]
     unproved = any(not job.options.proves for job in jobs)
@@ -100,7 +100,9 @@ def _complain(recipe: Recipe, jobs: list[Job], args: argparse.Namespace, out: Ou
 
 
 def _require_runtimes(jobs: list[Job]) -> None:
-    """Raise InputError if models will be run and onnxruntime or a requested provider is missing."""
+    """Raises InputError if models will be run and onnxruntime or a requested provider is
+    missing.
+    """
     running = [job.options.provider for job in jobs if job.options.verify]
     for provider in dict.fromkeys(running):
         try:
@@ -110,7 +112,7 @@ def _require_runtimes(jobs: list[Job]) -> None:
 
 
 def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
-    """Return the place of each result; None for stdout and for --dry-run."""
+    """Returns the place of each result; None for stdout and for --dry-run."""
     if args.out_dir is not None:
         folder = Path(args.out_dir)
         if STDIN in models:
@@ -140,7 +142,9 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
 def _one(
     job: Job, target: Path | None, prepare: Path, args: argparse.Namespace, out: Output
 ) -> Outcome:
-    """Read, rewrite, prove and write one model. Errors of onnxgrad are stored in the outcome."""
+    """Reads, rewrites, proves and writes one model. Errors of onnxgrad are stored in the
+    outcome.
+    """
     name, steps = job.name, len(job.pipeline.passes)
     written = None if target is None else str(target)
     outcome = Outcome(name, written, shown(name), job.options.explain)
@@ -172,7 +176,7 @@ def _one(
 
 
 def _lifting(args: argparse.Namespace) -> OptimizeOptions:
-    """Return the options of the flags, with the weights for --lift. Raises InputError."""
+    """Returns the options of the flags, with the weights for --lift. Raises InputError."""
     options: OptimizeOptions = args.options
     if args.lift is None:
         if args.weights:
@@ -184,7 +188,7 @@ def _lifting(args: argparse.Namespace) -> OptimizeOptions:
 
 
 def _prepare(job: Job, target: Path | None, args: argparse.Namespace) -> Path:
-    """Return the place of the preparation, if there is one. Raises InputError if nothing names a
+    """Returns the place of the preparation, if there is one. Raises InputError if nothing names a
     place, or if the place is taken.
     """
     if args.lift is not None or job.options.lift is False or args.dry_run:
@@ -199,7 +203,7 @@ _WAITING = {"prove": "running both models", "bisect": "searching for the first b
 
 
 def _stages(advance: Callable[[str, float | None], None]) -> Callable[[str], None]:
-    """Advance the bar by one at each stage, and let it pulse during long ones."""
+    """Advances the bar by one at each stage, and lets it pulse during long ones."""
     ran = -1
 
     def on_stage(stage: str) -> None:

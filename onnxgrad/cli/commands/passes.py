@@ -19,7 +19,7 @@ from onnxgrad.wording import did_you_mean
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0. Raises InputError for an unknown name."""
+    """Returns 0. Raises InputError for an unknown name."""
     known = all_passes()
     names = args.name or [*known, *DESCRIBED]
     for name in names:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _options(cls: type[Pass]) -> list[dict[str, Any]]:
-    """Return name, type and default of each option that can be set as text."""
+    """Returns name, type and default of each option that can be set as text."""
     return [
         {
             "name": f.name,

@@ -19,7 +19,7 @@ from onnxgrad.wording import counted
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Place the nodes, show the copies, and write the model."""
+    """Places the nodes, shows the copies, and writes the model."""
     target = None if args.output is None else target_of(args.output, files_read(args))
     versions: list[int] = []
 

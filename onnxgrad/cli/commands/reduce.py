@@ -26,7 +26,7 @@ _FAILURES = (1, 3)  # exit codes that the given model or options did not cause
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0 after writing the smallest model."""
+    """Returns 0 after writing the smallest model."""
     target = Path(args.output)
     if args.output == STDIN:
         raise InputError("reduce writes to a file: -o OUT")
@@ -60,7 +60,7 @@ _MAIN = "from onnxgrad.__main__ import main; sys.exit(main())"
 
 
 def _own(words: list[str], scratch: Path) -> list[str]:
-    """Return a command of this program, completed so that it runs on a candidate alone."""
+    """Returns a command of this program, completed so that it runs on a candidate alone."""
     command = python_command(_MAIN, *words, package=True)
     writes = words[0] in ("optimize", "grad") and not {"-o", "--output", "--dry-run"} & set(words)
     return [*command, "-o", str(scratch / "result.onnx")] if writes else command

@@ -34,7 +34,7 @@ _JOBS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Make the model, prove it against its originals, and write it."""
+    """Makes the model, proves it against its originals, and writes it."""
     job, stage, arguments = _JOBS[args.command]
     divided = args.command == "lift"
     reads = files_read(args)

@@ -23,7 +23,7 @@ from onnxgrad.train.step_folder import MANIFEST, save_step, save_vectors, seal_s
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Write the step if a sample of its gradient agrees with finite differences."""
+    """Writes the step if a sample of its gradient agrees with finite differences."""
     if args.seal is not None or args.vectors is not None:
         return _seal(args, out) if args.vectors is None else _vectors(args, out)
     if args.model is None or args.output is None:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _seal(args: argparse.Namespace, out: Output) -> int:
-    """Write new digests of a step's graphs."""
+    """Writes new digests of a step's graphs."""
     if args.model is not None or args.output is not None:
         raise InputError("--seal FOLDER makes no step: remove the other arguments")
     with within_limits(args):
@@ -74,7 +74,7 @@ def _seal(args: argparse.Namespace, out: Output) -> int:
 
 
 def _vectors(args: argparse.Namespace, out: Output) -> int:
-    """Write the steps for the tests of a client."""
+    """Writes the steps for the tests of a client."""
     if any(given is not None for given in (args.model, args.output, args.seal)):
         raise InputError("--vectors FOLDER makes no step: remove the other arguments")
     save_vectors(args.vectors)

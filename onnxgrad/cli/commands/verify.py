@@ -16,7 +16,7 @@ from onnxgrad.verify import verify
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Return 0 if B computes what A computes, else 1: it differs, or nothing is proved."""
+    """Returns 0 if B computes what A computes, else 1: it differs, or nothing is proved."""
     if args.a == args.b == STDIN:
         raise InputError("both models cannot come from stdin")
     a, b = model_of(args.a), None if args.b is None else model_of(args.b)

@@ -83,7 +83,7 @@ def check_gradient(
     parts: Sequence[ModelProto] = (),
     **options: Any,
 ) -> GradientReport:
-    """Check a gradient numerically in random directions, as `onnxgrad.check_gradient` describes.
+    """Checks a gradient numerically in random directions, as `onnxgrad.check_gradient` describes.
 
     parts: models that run one after the other in place of the gradient graph.
 
@@ -114,7 +114,7 @@ def _in_turn(
     feeds: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Run the parts in place of `graph`; run any other model unchanged."""
+    """Runs the parts in place of `graph`; runs any other model unchanged."""
     if model is not graph:
         return run(model, feeds, outputs=outputs)
     values = dict(feeds)
@@ -147,7 +147,7 @@ class Check(ABC):
 
     @abstractmethod
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
-        """Return the check of every value on these feeds. If a target is not finite there and the
+        """Returns the check of every value on these feeds. If a target is not finite there and the
         feeds are not `given`, similar feeds are tried.
         """
 
@@ -161,7 +161,7 @@ class Check(ABC):
         return {name: limits.get(name, largest) for name in self.found.values}
 
     def report(self) -> GradientReport:
-        """Return the check of every value, repeated with zeros as factors of products."""
+        """Returns the check of every value, repeated with zeros as factors of products."""
         found, how, source = self.found, self.how, self.source
         feeds = _feeds(source, self.run, how, found.kind)
         checks = self.at(feeds, given=bool(how.inputs))
@@ -186,7 +186,9 @@ class Check(ABC):
 
 
 def _further(check: ValueCheck) -> tuple[bool, float, float]:
-    """Return a sort key for checks of one value: a judged one is greater, then the larger error."""
+    """Returns a sort key for checks of one value: a judged one is greater, then the larger
+    error.
+    """
     return check.judged, check.error, abs(check.difference)
 
 
@@ -232,7 +234,7 @@ class _GradientCheck(Check):
     def _gradients(
         self, feeds: Mapping[str, Any], given: Mapping[str, Any], base: Mapping[str, Any]
     ) -> dict[str, Flat]:
-        """Return the gradients, after the targets of the graph proved equal to the probe's."""
+        """Returns the gradients, after the targets of the graph proved equal to the probe's."""
         found = self.found
         shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
         try:
@@ -246,7 +248,7 @@ class _GradientCheck(Check):
 
 
 def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str, ...]:
-    """Describe the branches of every If that did not run on these feeds: differences say nothing
+    """Describes the branches of every If that did not run on these feeds: differences say nothing
     about their operators. An If that did not run itself is left out.
     """
     if not any(n.op_type == "If" for n in model_nodes(model)):
@@ -261,7 +263,7 @@ def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str
 
 
 def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None:
-    """Raise InputError for a name with respect to which no derivative was formed."""
+    """Raises InputError for a name with respect to which no derivative was formed."""
     for strange in (name for name in names if name not in found.values):
         where = option("--allow-empty", "allow_empty:")
         what = "gradient of" if found.kind == "gradient" else "derivative by"
@@ -269,7 +271,7 @@ def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None
 
 
 def _feeds(source: ModelProto, run: Run, how: Conditions, kind: str) -> dict[str, Any]:
-    """Return the given inputs, and generate the rest with sizes at which the model runs."""
+    """Returns the given inputs, and generates the rest with sizes at which the model runs."""
     if how.inputs:
         given = sets_of(how.inputs, source)
         if len(given) > 1:
@@ -283,7 +285,7 @@ def _feeds(source: ModelProto, run: Run, how: Conditions, kind: str) -> dict[str
 
 
 def in_memory(model: ModelLike) -> ModelProto:
-    """Return the model with its weights. Raises InputError if they do not fit into a protobuf."""
+    """Returns the model with its weights. Raises InputError if they do not fit into a protobuf."""
     try:
         return to_proto(load(model), weights=True)
     except TooLarge as error:
@@ -301,7 +303,7 @@ def where_finite(
     *,
     given: bool = False,
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Return feeds on which all targets are finite, and the results of the reference there.
+    """Returns feeds on which all targets are finite, and the results of the reference there.
 
     If `feeds` are `given`, or if no similar feeds are better, these are `feeds` themselves.
     """
@@ -316,8 +318,8 @@ def where_finite(
 
 
 def _whose_fault(error: RunFailed, again: Callable[[], object]) -> OnnxgradError:
-    """Return the error to raise if onnxruntime refused the gradient graph: an InputError if it also
-    refuses the model, which `again` runs.
+    """Returns the error to raise if onnxruntime refused the gradient graph: an InputError if it
+    also refuses the model, which `again` runs.
     """
     try:
         again()
@@ -333,7 +335,7 @@ def _whose_fault(error: RunFailed, again: Callable[[], object]) -> OnnxgradError
 
 
 def _same_function(target: str, value: Any, expected: Any, limit: float) -> None:
-    """Raise NotProved if onnxruntime and the reference compute different values of a target:
+    """Raises NotProved if onnxruntime and the reference compute different values of a target:
     differences of the one then say nothing about gradients of the other.
     """
     a, b = np.asarray(value).astype(np.float64), np.asarray(expected).astype(np.float64)
@@ -362,7 +364,7 @@ def _adjoint(
 
 
 def _masks_alike(feeds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the feeds with every mask all true, then all false. A row that is masked entirely may
+    """Yields the feeds with every mask all true, then all false. A row that is masked entirely may
     be NaN, and then every result is.
     """
     masks = [n for n, v in feeds.items() if isinstance(v, np.ndarray) and v.dtype == np.bool_]

@@ -54,7 +54,7 @@ def check_product(
     mode: Mode = "auto",
     **conditions: Any,
 ) -> GradientReport:
-    """Check products with a derivative, or a Jacobian, numerically in random directions, as
+    """Checks products with a derivative, or a Jacobian, numerically in random directions, as
     `onnxgrad.check_product` describes. conditions: the fields of `Conditions`.
     """
     second = of in ("hvp", "hessian")
@@ -113,7 +113,7 @@ class _ProductCheck(Check):
         ]
 
     def _draw(self, at: _Place, rng: np.random.Generator) -> tuple[dict[str, Trial], float]:
-        """Return a trial for every value, with a random direction and random weights of the
+        """Returns a trial for every value, with a random direction and random weights of the
         targets, and the size of the largest product.
         """
         named = {t: self.probe.outputs[t] for t in self.found.targets}
@@ -140,7 +140,7 @@ class _ProductCheck(Check):
         directions: Mapping[str, Flat],
         weights: Mapping[str, Flat],
     ) -> dict[str, tuple[float, float]]:
-        """Return for each value <u, J v> and the norm of J v (of J'u for CasADi's adj)."""
+        """Returns for each value <u, J v> and the norm of J v (of J'u for CasADi's adj)."""
         if self.found.kind == "adj":
             adjoints = self._adjoints(feeds, weights)
             return {
@@ -153,7 +153,7 @@ class _ProductCheck(Check):
         }
 
     def _adjoints(self, feeds: Mapping[str, Any], weights: Mapping[str, Flat]) -> dict[str, Flat]:
-        """Return J'u for each value."""
+        """Returns J'u for each value."""
         made = self.found
         seeds = {made.seeds[t]: side_by_side(w) for t, w in weights.items()}
         found = self.run(
@@ -171,7 +171,7 @@ class _ProductCheck(Check):
         directions: Mapping[str, Flat],
         weights: Mapping[str, Flat],
     ) -> dict[str, dict[str, Flat]]:
-        """Return J v by value and target; only that value moves."""
+        """Returns J v by value and target; only that value moves."""
         made = self.found
         if made.kind == "jacobian":
             found = self.run(self.graph, feeds, outputs=list(made.results.values()))
@@ -210,7 +210,7 @@ def _size(products: Collection[Flat]) -> float:
 
 
 def _judged(name: str, trials: list[Trial], largest: float) -> ValueCheck:
-    """Compare the products with differences. The value is not judged if the slopes on both sides
+    """Compares the products with differences. The value is not judged if the slopes on both sides
     differ, or if rounding explains the error.
     """
     if not all(np.isfinite(t.got) for t in trials):

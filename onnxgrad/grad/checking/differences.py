@@ -70,7 +70,7 @@ class Trial:
 
 
 def directions(rng: np.random.Generator, g: Flat) -> list[Flat]:
-    """Return the direction of the gradient, along which a wrong factor shows at once, and random
+    """Returns the direction of the gradient, along which a wrong factor shows at once, and random
     directions; a single one for a single element.
     """
     drawn = [np.asarray(rng.standard_normal(g.shape)) for _ in range(DIRECTIONS)]
@@ -82,7 +82,7 @@ def directions(rng: np.random.Generator, g: Flat) -> list[Flat]:
 def compare(
     name: str, g: Flat, values: Flat, lines: Sequence[Line], limit: float
 ) -> tuple[ValueCheck, list[Trial]]:
-    """Compare the gradient `g` of `values` with differences along the lines, on the scale of the
+    """Compares the gradient `g` of `values` with differences along the lines, on the scale of the
     value's own gradient. Elements on a kink are not moved.
     """
     if not np.isfinite(g).all():
@@ -95,7 +95,7 @@ def compare(
 
 
 def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
-    """Return the check by the worst trial that is off, else by the worst that shows agreement. If
+    """Returns the check by the worst trial that is off, else by the worst that shows agreement. If
     no trial shows either, because the doubt is too large, the value is not judged.
     """
     judged = [t for t in trials if t.off] or [t for t in trials if t.shown and t.error <= limit]
@@ -106,14 +106,16 @@ def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
 
 
 def on_one_scale(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials of a value on one scale: that of its slopes if these are larger."""
+    """Returns the trials of a value on one scale: that of its slopes if these are larger."""
     known = [t.slope.value for t in trials if t.slope.doubt <= abs(t.slope.value) / 4]
     scale = float(np.sqrt(np.mean(np.square(known)))) if known else 0.0
     return [replace(t, size=max(t.size, scale)) for t in trials]
 
 
 def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
-    """Return the trials on the scale of the gradient or of the differences, whichever is larger."""
+    """Returns the trials on the scale of the gradient or of the differences, whichever is
+    larger.
+    """
     found: list[Trial] = []
     for line in lines:
         found.append(_trial(g, line, limit, found[0] if found else None))
@@ -121,7 +123,7 @@ def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
 
 
 def _trial(g: Flat, line: Line, limit: float, first: Trial | None) -> Trial:
-    """Return <g, v> and the slope: from one difference if that agrees or is only rounding, else
+    """Returns <g, v> and the slope: from one difference if that agrees or is only rounding, else
     from as many as needed.
 
     The first line of a value takes differences to both sides, the others to one side. They also
@@ -159,7 +161,7 @@ def _not_finite(name: str, g: Flat, line: Line, limit: float) -> ValueCheck:
 def _beside_kinks(
     name: str, g: Flat, values: Flat, kinked: Trial, trials: Sequence[Trial]
 ) -> tuple[ValueCheck, list[Trial]]:
-    """Return the check in which only the elements that are not on a kink move, and its trials. The
+    """Returns the check in which only the elements that are not on a kink move, and its trials. The
     gradient of an element on a kink must lie between its two slopes.
 
     The value is not judged if all elements are on kinks, or if it is unknown which are.

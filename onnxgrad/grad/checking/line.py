@@ -76,7 +76,7 @@ def place(
     weights: Mapping[str, Flat],
     base: Mapping[str, Any],
 ) -> Place:
-    """Return the place, its noise measured by random rounding of every step."""
+    """Returns the place, its noise measured by random rounding of every step."""
     least = sum(float(np.sum(np.abs(np.float64(w) * flat(base[t])))) for t, w in weights.items())
     at = Place(reference, feeds, weights, base, 4 * _UNIT * least)
     reference.run(feeds, outputs=list(weights), moved=(at.mark, ""))
@@ -90,7 +90,7 @@ def place(
 
 
 def _rise(at: Place, to: Mapping[str, Any], start: Mapping[str, Any]) -> float:
-    """Return the rise of the weighted sum from `start` to `to`."""
+    """Returns the rise of the weighted sum from `start` to `to`."""
     with np.errstate(invalid="ignore"):  # infinity less infinity
         pairs = ((w, flat(to[t]) - flat(start[t])) for t, w in at.weights.items())
         return sum(float(np.sum(np.float64(w) * moved)) for w, moved in pairs)
@@ -120,11 +120,11 @@ class Line:
         return _rise(self.at, self._run(h), self.at.base) / h
 
     def rounding(self, h: float) -> float:
-        """Return how far rounding may move differences over h."""
+        """Returns how far rounding may move differences over h."""
         return 2 * self.at.noise / h
 
     def kink(self, h: float) -> float:
-        """Return the difference of the slopes on both sides, each extrapolated from two steps."""
+        """Returns the difference of the slopes on both sides, each extrapolated from two steps."""
         left, right = self.sides(h)
         return abs(right - left)
 
@@ -137,8 +137,8 @@ class Line:
         )
 
     def bounds(self, h: float) -> tuple[float, float]:
-        """Return the least and the largest slope if each element of the targets takes either of its
-        two slopes: rules may choose differently at each tie, and weights have both signs.
+        """Returns the least and the largest slope if each element of the targets takes either of
+        its two slopes: rules may choose differently at each tie, and weights have both signs.
         """
         low = high = 0.0
         for name, weight in self.at.weights.items():
@@ -157,7 +157,7 @@ class Line:
     def slope(
         self, allowed: float, part: float, start: float | None = None, *, only: bool = False
     ) -> Slope:
-        """Return the slope from the first step that shows it to a tenth of the error `allowed`, or
+        """Returns the slope from the first step that shows it to a tenth of the error `allowed`, or
         of this `part` of itself; else from the step that shows it best.
 
         The step `start` comes first. Unless `only` is set, smaller steps follow if a kink causes
@@ -191,13 +191,13 @@ class Line:
         return all(not self.kink(h) <= least + 4 * self.rounding(h) for h in steps)
 
     def moving(self, elements: Mask) -> Line:
-        """Return the line along which only these elements move."""
+        """Returns the line along which only these elements move."""
         if elements.all():
             return self
         return Line(self.at, self.delta, np.where(elements, self.direction, 0.0), self.size)
 
     def alone(self, element: int) -> Line:
-        """Return the line along which only one element moves."""
+        """Returns the line along which only one element moves."""
         direction = np.zeros(self.direction.shape)
         direction.flat[element] = 1.0
         return Line(self.at, self.delta, direction, self.size)
@@ -226,7 +226,7 @@ _LOOKED_AT = 4
 
 
 def smooth_elements(values: Flat, has_kink: Callable[[Mask], bool]) -> Mask | None:
-    """Return the elements without a kink; None if `_TRIES` sets do not show which those are.
+    """Returns the elements without a kink; None if `_TRIES` sets do not show which those are.
 
     has_kink: returns whether the two slopes differ if only these elements move. Elements of equal
     value count as one, because most kinks lie at a number: 0 or a bound.
@@ -250,7 +250,7 @@ def smooth_elements(values: Flat, has_kink: Callable[[Mask], bool]) -> Mask | No
 def no_slope_beside(
     g: Flat, at: Line, kinked: Mask, limit: float
 ) -> tuple[float, float, float] | None:
-    """Return the gradient, the nearest slope and the relative error of the worst element on a kink
+    """Returns the gradient, the nearest slope and the relative error of the worst element on a kink
     whose gradient is not between the slopes of its two sides; None if there is no such element
     among those examined.
     """
@@ -268,7 +268,7 @@ def no_slope_beside(
 def _outside(
     slope: float, at: Line, typical: float, limit: float
 ) -> tuple[float, float, float] | None:
-    """Return the slope of one element, the nearest slope between those of its two sides, and the
+    """Returns the slope of one element, the nearest slope between those of its two sides, and the
     relative error; None if at some step the slope lies between them.
     """
     found = None

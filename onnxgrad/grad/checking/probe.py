@@ -54,7 +54,7 @@ def probe_of(
     targets: Sequence[str],
     stops: Sequence[str] = (),
 ) -> Probe:
-    """Return the probe that moves the values `names`. Raises InputError for a value that a nested
+    """Returns the probe that moves the values `names`. Raises InputError for a value that a nested
     graph returns.
     """
     program = load(source)
@@ -108,7 +108,7 @@ class Run(Protocol):
 
 
 def runner(model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str]:
-    """Return the function that runs `model` and its gradient, and a name for reports."""
+    """Returns the function that runs `model` and its gradient, and a name for reports."""
     try:
         if own_operators(model):
             open_session(model, provider=provider)
@@ -143,7 +143,7 @@ def values_reaching(
     dtypes: Mapping[str, int | None],
     stops: Container[str] = (),
 ) -> set[str]:
-    """Return the targets, and every value from which a path of floating-point values leads to one
+    """Returns the targets, and every value from which a path of floating-point values leads to one
     of them.
 
     dtypes: the known dtypes by name; a value of unknown dtype may be a float. A node with nested

@@ -154,7 +154,7 @@ class GradientReport(Plain):
 
 
 def _skipped(why: str, values: list[ValueCheck]) -> str:
-    """Describe values that were not judged, with the reason."""
+    """Describes values that were not judged, with the reason."""
     if why == TOO_SMALL:
         return f"{why}: {_listed(values)}"
     return f"{len(values)} not judged ({_listed(values)}: {why})"
@@ -168,7 +168,7 @@ _OF_ONE = ("worst", "psnr")  # measures that make sense for a single number
 
 
 def bounded(report: GradientReport, bounds: Bounds, known: Collection[str]) -> GradientReport:
-    """Return the report with the slope of each judged value compared by the bounds: the derivative
+    """Returns the report with the slope of each judged value compared by the bounds: the derivative
     stands for the second model, the difference for the original.
 
     known: the values that may have a bound. Raises InputError for a bound on any other value, and
@@ -190,7 +190,9 @@ def bounded(report: GradientReport, bounds: Bounds, known: Collection[str]) -> G
 
 
 def _held(check: ValueCheck, bound: Bound | None) -> ValueCheck:
-    """Return the check by the measure that is violated most, or comes nearest to being violated."""
+    """Returns the check by the measure that is violated most, or comes nearest to being
+    violated.
+    """
     if bound is None:
         return check
     difference, gradient = (np.array([slope]) for slope in (check.difference, check.gradient))

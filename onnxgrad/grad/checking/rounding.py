@@ -67,7 +67,7 @@ class Rounding:
     def look(
         self, check: ValueCheck, trials: Sequence[Trial], g: Flat, dtype: int, largest: float
     ) -> ValueCheck:
-        """Return the check of a value that is off: with the error in float64 if rounding explains
+        """Returns the check of a value that is off: with the error in float64 if rounding explains
         the error in onnxruntime, else unchanged.
 
         largest: the norm of the model's largest gradient, the scale of the comparison if the
@@ -93,7 +93,7 @@ class Rounding:
             ]
 
     def shifted(self) -> list[Mapping[str, Any]]:
-        """Return the gradients if the constants that the gradient adds are off by one unit."""
+        """Returns the gradients if the constants that the gradient adds are off by one unit."""
         if self._shifted is None:
             wanted = list(self.adjoints.values())
             shifted = (constants_shifted(self.graph, self.source, i) for i in range(_TRIALS))
@@ -103,7 +103,7 @@ class Rounding:
         return self._shifted
 
     def judge(self, check: ValueCheck, trials: Sequence[Trial], dtype: int) -> ValueCheck:
-        """Return the check as `look` does, from the results of `_run`."""
+        """Returns the check as `look` does, from the results of `_run`."""
         name = self.adjoints[check.name]
         exact = flat((self.exact or {})[name])
         size = max(float(np.linalg.norm(exact)), NO_SIZE)
@@ -139,7 +139,7 @@ class Rounding:
 
 
 def _looked_at_closely(trial: Trial) -> Trial:
-    """Return the trial; if it is off, with a slope from smaller and smaller steps. The given slope
+    """Returns the trial; if it is off, with a slope from smaller and smaller steps. The given slope
     may be a one-sided difference beside a kink that happened to agree with onnxruntime.
     """
     if not trial.off:
@@ -156,12 +156,12 @@ def _small(check: ValueCheck) -> ValueCheck:
 
 
 def coarsest(program: Program) -> int:
-    """Return the coarsest float type among the model's values."""
+    """Returns the coarsest float type among the model's values."""
     return int(_coarser([v.dtype for v in program.main.vars()], TensorProto.FLOAT))
 
 
 def coarsest_on_the_way(program: Program, outputs: Mapping[str, str]) -> dict[str, int]:
-    """Return for each value the coarsest float type among the computations on which its output
+    """Returns for each value the coarsest float type among the computations on which its output
     depends, in nested graphs and functions too. Values stored in the file do not count, because
     they are not rounded again.
     """
@@ -178,7 +178,7 @@ def coarsest_on_the_way(program: Program, outputs: Mapping[str, str]) -> dict[st
 
 
 def _inside(program: Program, binding: Binding) -> Iterator[Binding]:
-    """Yield the binding, and the bindings of its nested graphs and of the functions they call."""
+    """Yields the binding, and the bindings of its nested graphs and of the functions they call."""
     todo, seen = [binding], set()
     while todo:
         yield (one := todo.pop())
@@ -190,7 +190,7 @@ def _inside(program: Program, binding: Binding) -> Iterator[Binding]:
 
 
 def _coarser(dtypes: Iterable[int | None], default: Any) -> Any:
-    """Return the coarsest of these float types; the default if there is none."""
+    """Returns the coarsest of these float types; the default if there is none."""
     known = [t for t in dtypes if t in TOLERANCES]
     return max(known, key=TOLERANCES.__getitem__, default=default)
 
@@ -211,7 +211,7 @@ _EXACT = 2.0**8
 
 
 def constants_shifted(graph: ModelProto, source: ModelProto, seed: int) -> ModelProto | None:
-    """Return the gradient `graph` of `source` with every rounded number off by one unit of its
+    """Returns the gradient `graph` of `source` with every rounded number off by one unit of its
     type, up or down at random; None if there is no such number.
 
     Only constants that `source` lacks count. Weights that a rewrite transposed or negated were not
@@ -244,7 +244,7 @@ def _magnitudes(tensors: Iterable[TensorProto]) -> np.ndarray[Any, Any]:
 
 
 def _constants(model: ModelProto) -> Iterator[tuple[tuple[str, str], TensorProto]]:
-    """Yield the tensors of initializers and Constants, each with its function and name."""
+    """Yields the tensors of initializers and Constants, each with its function and name."""
     yield from _of_graph("", model.graph)
     for function in model.functions:
         yield from _of_nodes(f"{function.domain}::{function.name}", function.node)

@@ -20,7 +20,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def flat(value: Any) -> Flat:
-    """Return a tensor in float64 with its shape, or a sequence as one float64 vector."""
+    """Returns a tensor in float64 with its shape, or a sequence as one float64 vector."""
     if isinstance(value, list):
         return np.concatenate(
             [np.zeros(0), *(np.asarray(v).astype(np.float64).ravel() for v in value)]
@@ -29,7 +29,9 @@ def flat(value: Any) -> Flat:
 
 
 def shaped(vector: Flat, like: Any) -> Any:
-    """Split a vector into a sequence shaped as `like`; return it unchanged if that is a tensor."""
+    """Splits a vector into a sequence shaped as `like`; returns it unchanged if that is a
+    tensor.
+    """
     if not isinstance(like, list):
         return vector
     ends = np.cumsum([np.size(v) for v in like])
@@ -40,7 +42,7 @@ def shaped(vector: Flat, like: Any) -> Any:
 
 
 def moved_by(v: Var, delta: Var) -> Var:
-    """Emit `v + delta`, element by element for sequences."""
+    """Emits `v + delta`, element by element for sequences."""
     if isinstance(v.type, SequenceType):
         return map_elements("moved", [v, delta], lambda a, b: a + b, element_type(v))
     return op.Add(v, delta)
@@ -49,7 +51,9 @@ def moved_by(v: Var, delta: Var) -> Var:
 def zero_deltas(
     model: ModelProto, feeds: Mapping[str, Any], names: Iterable[str], sequences: Collection[str]
 ) -> dict[str, Any]:
-    """Return a zero to add to each named value: a number, or a sequence of zeros for a sequence."""
+    """Returns a zero to add to each named value: a number, or a sequence of zeros for a
+    sequence.
+    """
     names = list(names)
     unknown = [n for n in names if n in sequences and n not in feeds]
     values = {**feeds, **values_of(model, feeds, unknown)}
@@ -62,7 +66,7 @@ def zero_deltas(
 def values_of(
     model: ModelProto, feeds: Mapping[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
-    """Return values of the model's main graph by name, computed by the float64 reference."""
+    """Returns values of the model's main graph by name, computed by the float64 reference."""
     if not names:
         return {}
     probe = copy_of(model)
@@ -72,7 +76,7 @@ def values_of(
 
 
 def side_by_side(v: Flat) -> Flat:
-    """Return a matrix of three directions side by side, `v` in the middle: [rows, 3 columns] for a
+    """Returns a matrix of three directions side by side, `v` in the middle: [rows, 3 columns] for a
     matrix [rows, columns], [elements, 3] for any other shape.
     """
     one = v if v.ndim == 2 else v.reshape(-1, 1)
@@ -81,6 +85,6 @@ def side_by_side(v: Flat) -> Flat:
 
 
 def middle(matrix: Flat, shape: tuple[int, ...]) -> Flat:
-    """Return the direction in the middle, in its own shape."""
+    """Returns the direction in the middle, in its own shape."""
     columns = matrix.shape[1] // 3
     return matrix[:, columns : 2 * columns].reshape(shape)

@@ -123,7 +123,7 @@ _PRODUCTS: dict[str, Callable[[_Flow, NodeProto, int], bool]] = {
 def feeds_with_zeros(
     model: ModelProto, feeds: Mapping[str, Any], seed: int
 ) -> list[dict[str, Any]]:
-    """Return the feeds with one zero in each factor, and with zeros at a quarter of its elements;
+    """Returns the feeds with one zero in each factor, and with zeros at a quarter of its elements;
     an empty list if no input is a factor.
     """
     flow = _Flow(model.graph)

@@ -42,7 +42,7 @@ Choice: TypeAlias = (
 
 
 def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:
-    """Return the marks for `checkpoint=`: a Checkpoint or its fields by name, value names (each
+    """Returns the marks for `checkpoint=`: a Checkpoint or its fields by name, value names (each
     starts a segment), segments, "auto", or another policy of `keeping`.
 
     `needed` are the forward bindings that the backward part differentiates. `differentiation`
@@ -62,7 +62,7 @@ def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Ma
 
 
 def budget_of(choice: Choice) -> int | None:
-    """Return the bytes of a budget, None for other choices. Raises InputError for a text that is
+    """Returns the bytes of a budget, None for other choices. Raises InputError for a text that is
     neither a policy nor a budget.
     """
     if not isinstance(choice, str) or choice in POLICIES:
@@ -89,8 +89,8 @@ def is_estimated(program: Program, choice: Choice) -> bool:
 
 
 def plans(bindings: int, budget: int | None) -> list[Choice]:
-    """Return the choices for a budget, or for "auto" in a model of this number of bindings, ordered
-    from the least recomputation.
+    """Returns the choices for a budget, or for "auto" in a model of this number of bindings,
+    ordered from the least recomputation.
     """
     if budget is None:
         return [*map(Segments, (3, 6, 12, 24)), "auto"]
@@ -108,7 +108,7 @@ def _segmented(block: BindingBlock, needed: list[Binding], count: int) -> Marks:
 
 
 def _by_policy(block: BindingBlock, needed: list[Binding], policy: str) -> Marks:
-    """Return the marks that keep the results of products ("products"), or only inputs ("nothing");
+    """Returns the marks that keep the results of products ("products"), or only inputs ("nothing");
     no marks for "everything".
     """
     if policy == "everything":
@@ -145,7 +145,7 @@ def _automatic(block: BindingBlock, needed: list[Binding]) -> Marks:
 
 
 def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> None:
-    """Raise InputError if a size is unknown, because a budget needs all sizes."""
+    """Raises InputError if a size is unknown, because a budget needs all sizes."""
     if any(v.rank is None or not is_static(v.shape) for b in forward.order for v in _results(b)):
         raise InputError(
             "a memory budget needs known sizes, and the model has open dimensions: "
@@ -184,7 +184,7 @@ def _results(b: Binding) -> list[Var]:
 
 
 def _cuts(forward: _Forward, count: int) -> list[int]:
-    """Return about `count` boundaries that split the bytes evenly: near each equal share, the
+    """Returns about `count` boundaries that split the bytes evenly: near each equal share, the
     position at which the fewest bytes are alive.
     """
     total, passed = max(sum(forward.bytes), 1), 0
@@ -199,14 +199,14 @@ def _cuts(forward: _Forward, count: int) -> list[int]:
 
 
 def _peak(forward: _Forward, cuts: Sequence[int]) -> int:
-    """Return the bytes kept at the boundaries, plus those of the largest segment."""
+    """Returns the bytes kept at the boundaries, plus those of the largest segment."""
     kept = sum(map(size_of, {v for c in cuts for v in forward.alive[c]}))
     edges = [-1, *cuts, len(forward.order) - 1]
     return kept + max(sum(forward.bytes[a + 1 : b + 1]) for a, b in pairwise(edges))
 
 
 def _marks(block: BindingBlock, forward: _Forward, cuts: Sequence[int]) -> Marks:
-    """Return start marks on every use, in a segment, of a value from before it. The last segment,
+    """Returns start marks on every use, in a segment, of a value from before it. The last segment,
     which is not recomputed, gets end marks instead.
     """
     if not cuts:
@@ -229,8 +229,8 @@ _TWICE = 2
 
 
 def footprint(b: Binding) -> int | None:
-    """Return the bytes that the gradient of `b` keeps or needs at once inside its bodies; None if a
-    size is open, or the number of steps is not known beforehand.
+    """Returns the bytes that the gradient of `b` keeps or needs at once inside its bodies; None if
+    a size is open, or the number of steps is not known beforehand.
     """
     if not b.blocks:
         return 0
@@ -269,13 +269,13 @@ def _scan_tape(b: Binding) -> int | None:
 
 
 def _captured(body: BindingBlock) -> int | None:
-    """Return the bytes for the sums of adjoints of captured values, before and after a step."""
+    """Returns the bytes for the sums of adjoints of captured values, before and after a step."""
     once = _total([byte_count(v.type) for v in dict.fromkeys(body.captures())])
     return None if once is None else _TWICE * once
 
 
 def _values(block: BindingBlock) -> int | None:
-    """Return the bytes of all values that the block computes in one run."""
+    """Returns the bytes of all values that the block computes in one run."""
     own = [byte_count(v.type) for b in block.bindings for v in b.outputs if v is not None]
     return _total([*own, *(footprint(b) for b in block.bindings)])
 

@@ -53,7 +53,7 @@ _OTHERS = 64  # passes of an operator of unknown cost
 
 
 def size_of(v: Var, dims: Mapping[str, int] | None = None) -> int:
-    """Return the bytes of a value. Unknown sizes, and symbols that `dims` lacks, count as 64."""
+    """Returns the bytes of a value. Unknown sizes, and symbols that `dims` lacks, count as 64."""
     if not isinstance(v.type, TensorType) or v.shape is None or not v.dtype:
         return OPEN
     return math.prod(_dim(d, dims or {}) for d in v.shape) * numpy_dtype(v.dtype).itemsize
@@ -89,7 +89,7 @@ def compares(b: Binding) -> bool:
 
 
 def work_of(b: Binding, dims: Mapping[str, int] | None = None) -> int:
-    """Return the work of one run, in bytes of passes over memory."""
+    """Returns the work of one run, in bytes of passes over memory."""
     size = sum(size_of(v, dims) for v in b.outputs if v is not None)
     if is_cheap(b):
         if b.op in _VIEWS:
@@ -101,7 +101,7 @@ def work_of(b: Binding, dims: Mapping[str, int] | None = None) -> int:
 
 
 def _depth(b: Binding, dims: Mapping[str, int] | None) -> int | None:
-    """Return the multiplications for one element of a product's result; None if unknown."""
+    """Returns the multiplications for one element of a product's result; None if unknown."""
     place = {"MatMul": 0, "Gemm": 1, "Conv": 1, "FusedMatMul": 0}.get(b.op)
     v = None if place is None else b.operand(place)
     if v is None or v.shape is None or not v.rank:

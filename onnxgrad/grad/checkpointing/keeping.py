@@ -76,14 +76,14 @@ class Kept:
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the number of bytes for a text such as "512MB"; None for other texts."""
+    """Returns the number of bytes for a text such as "512MB"; None for other texts."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)i?B?\s*", text, re.IGNORECASE)
     # a number with very many digits is infinity as a float
     return match and int(min(float(match[1]) * _UNITS[match[2].upper()], _LARGEST))
 
 
 def choose_kept(flow: Dataflow, keep: Keep) -> Kept:
-    """Choose the kept values by a policy, names and globs, or a budget in bytes. Raises InputError
+    """Chooses the kept values by a policy, names and globs, or a budget in bytes. Raises InputError
     for an unknown name, a value that can neither be kept nor computed again, and a budget that
     cannot be met.
     """
@@ -113,7 +113,7 @@ def _named(flow: Dataflow, names: Iterable[str]) -> list[Var]:
 
 
 def _within(flow: Dataflow, budget: int) -> Kept:
-    """Return the cut with the highest price of work whose kept values fit the budget."""
+    """Returns the cut with the highest price of work whose kept values fit the budget."""
     least = _cut(flow, "work", price=0)
     if least.bytes > budget:
         raise InputError(
@@ -135,7 +135,9 @@ def _within(flow: Dataflow, budget: int) -> Kept:
 
 
 def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = _AGAIN) -> Kept:
-    """Return the minimum cut. `price` is the capacity of a byte of work, `_BYTE` of a kept byte."""
+    """Returns the minimum cut. `price` is the capacity of a byte of work, `_BYTE` of a kept
+    byte.
+    """
     network, free = Network(), dict.fromkeys(flow.free)
     source, sink = "source", "sink"
     fixed = set(flow.bindings) if policy == "everything" else _compared(flow)
@@ -182,8 +184,8 @@ def _with_inner(b: Binding) -> Iterable[Binding]:
 
 
 def _compared(flow: Dataflow) -> set[Binding]:
-    """Return bindings whose results, or selections of them, are compared for equality. A second run
-    in other kernels may round differently, and then no element equals its own maximum.
+    """Returns bindings whose results, or selections of them, are compared for equality. A second
+    run in other kernels may round differently, and then no element equals its own maximum.
     """
     known, found = set(flow.bindings), set[Binding]()
     todo = [v for b in (*flow.readers, *flow.bindings) if compares(b) for v in b.reads()]
@@ -202,7 +204,7 @@ def _compared(flow: Dataflow) -> set[Binding]:
 
 
 def _why(flow: Dataflow) -> str:
-    """Return the error text that names the values that can neither be kept nor computed again."""
+    """Returns the error text that names the values that can neither be kept nor computed again."""
     untyped = [
         f"'{v.name}' of '{b}'"
         for b in flow.bindings

@@ -28,7 +28,9 @@ _METADATA_SINCE = 10
 
 
 def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Marks:
-    """Write the marks that `checkpoint` chooses, replacing existing ones. Returns the new marks."""
+    """Writes the marks that `checkpoint` chooses, replacing existing ones. Returns the new
+    marks.
+    """
     block = program.main
     block.schedule()
     targets = find_targets(block, target, scalar=False)
@@ -78,7 +80,7 @@ class FileMarks:
 
 
 def take(block: BindingBlock) -> FileMarks | None:
-    """Remove the marks and return them; None if there are none. Raises InputError for a damaged
+    """Removes the marks and returns them; None if there are none. Raises InputError for a damaged
     mark.
     """
     found: dict[str, set[tuple[Var, Binding]]] = {START: set(), END: set()}

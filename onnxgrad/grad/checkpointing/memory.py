@@ -49,7 +49,7 @@ _WASTED = 1 << 27  # bytes at the end of a chunk that is not split
 
 
 def peak_of(block: BindingBlock) -> int:
-    """Return the bytes that a run takes in addition to inputs and weights. Results count."""
+    """Returns the bytes that a run takes in addition to inputs and weights. Results count."""
     arena, chunks = _Arena(), dict[int, _Chunk]()
     for step in _Plan(block).steps():
         scratch = [arena.take(size) for size in step.scratch]
@@ -105,7 +105,7 @@ class _Plan:
         return found
 
     def steps(self) -> list[_Step]:
-        """Return the steps in the order of a run."""
+        """Returns the steps in the order of a run."""
         steps = []
         for i, b in enumerate(self._order):
             step = _Step(scratch=_scratch(b))
@@ -125,7 +125,7 @@ class _Plan:
         return steps
 
     def _place(self, v: Var, b: Binding) -> int | None:
-        """Choose the buffer of a result; return its number if it is new."""
+        """Chooses the buffer of a result; returns its number if it is new."""
         reads, first = self._reads.get(v, 0), b.operand(0)
         if b.op in _VIEWS and not b.domain and first is not None:
             number = self._buffers.get(first)
@@ -146,7 +146,7 @@ class _Plan:
         return number
 
     def _taken(self, v: Var, b: Binding) -> int | None:
-        """Return the buffer of an operand that ends here, or one that is idle."""
+        """Returns the buffer of an operand that ends here, or one that is idle."""
         if not is_static(v.shape) or v in self._hidden:
             return None
         for w in b.inputs if b.op in _IN_PLACE and not b.domain else ():
@@ -173,7 +173,7 @@ class _Plan:
 
 
 def _shape(v: Var) -> tuple[object, ...]:
-    """Return what onnxruntime compares: the sizes of elements and the shapes."""
+    """Returns what onnxruntime compares: the sizes of elements and the shapes."""
     return (numpy_dtype(v.dtype).itemsize if v.dtype else v, v.shape)
 
 
@@ -182,7 +182,7 @@ def _operands(b: Binding) -> dict[Var, int]:
 
 
 def _in_order(block: BindingBlock) -> Iterator[Binding]:
-    """Yield the bindings in the order in which onnxruntime runs them."""
+    """Yields the bindings in the order in which onnxruntime runs them."""
     block.schedule()
     number = {b: i for i, b in enumerate(block.bindings)}
     todo = [(b, False) for b in number if not any(v is not None and v.users for v in b.outputs)]
@@ -199,7 +199,7 @@ def _in_order(block: BindingBlock) -> Iterator[Binding]:
 
 
 def _scratch(b: Binding) -> list[int]:
-    """Return the bytes of each buffer that a kernel takes while it runs."""
+    """Returns the bytes of each buffer that a kernel takes while it runs."""
     x, w = b.operand(0), b.operand(1)
     if x is None or w is None:
         return []
@@ -238,7 +238,7 @@ class _Pages:
         self._written = 0
 
     def write(self, start: int, size: int) -> int:
-        """Mark pages as written. Returns the number of those written for the first time."""
+        """Marks pages as written. Returns the number of those written for the first time."""
         first, last = start // _PAGE, (start + size + _PAGE - 1) // _PAGE
         before = self._written.bit_count()
         self._written |= ((1 << (last - first)) - 1) << first
@@ -255,7 +255,7 @@ class _Arena:
         self._made = 0
 
     def take(self, size: int) -> _Chunk:
-        """Return a chunk of at least this many bytes."""
+        """Returns a chunk of at least this many bytes."""
         rounded = max(_ROUNDED, -(-size // _ROUNDED) * _ROUNDED)
         if not self._free or self._free[-1][0] < rounded:
             self._put(_Chunk(_Pages(), 0, self._region(rounded)))
@@ -272,7 +272,7 @@ class _Arena:
         return chunk
 
     def give(self, chunk: _Chunk) -> None:
-        """Take a chunk back and join it with its free neighbours."""
+        """Takes a chunk back and joins it with its free neighbours."""
         chunk.used = False
         behind, before = chunk.behind, chunk.before
         if behind is not None and not behind.used:

@@ -22,14 +22,14 @@ class Network:
         self._left: list[int] = []  # capacity that is left
 
     def add(self, tail: Hashable, head: Hashable, capacity: int) -> None:
-        """Add an edge."""
+        """Adds an edge."""
         for start, end, size in ((tail, head, capacity), (head, tail, 0)):
             self._edges[self._node(start)].append(len(self._heads))
             self._heads.append(self._node(end))
             self._left.append(size)
 
     def cut(self, source: Hashable, sink: Hashable) -> set[Hashable] | None:
-        """Return the nodes on the sink's side of the minimum cut that is nearest to the sink; None
+        """Returns the nodes on the sink's side of the minimum cut that is nearest to the sink; None
         if every cut contains an edge of unlimited capacity.
         """
         first, last, total = self._node(source), self._node(sink), 0
@@ -48,7 +48,7 @@ class Network:
         return self._number[node]
 
     def _levels(self, first: int, last: int) -> list[int]:
-        """Return the distance of each node from the source, -1 if it cannot be reached."""
+        """Returns the distance of each node from the source, -1 if it cannot be reached."""
         levels = [-1] * len(self._edges)
         levels[first] = 0
         todo = deque([first])
@@ -62,7 +62,7 @@ class Network:
         return levels
 
     def _push(self, first: int, last: int, levels: list[int], places: list[int]) -> int:
-        """Send as much as fits along one path to the sink; 0 if there is no path."""
+        """Sends as much as fits along one path to the sink; 0 if there is no path."""
         path: list[int] = []
         node = first
         while node != last:
@@ -87,7 +87,7 @@ class Network:
         return size
 
     def _before(self, last: int) -> set[Hashable]:
-        """Return the nodes from which capacity to the sink is left."""
+        """Returns the nodes from which capacity to the sink is left."""
         found, todo = {last}, [last]
         while todo:
             for edge in self._edges[todo.pop()]:

@@ -55,7 +55,7 @@ class Marks:
 
 
 def resolve(block: BindingBlock, marks: Checkpoint) -> Marks:
-    """Return the marked uses. Raises InputError for an unknown value, and for a use that does not
+    """Returns the marked uses. Raises InputError for an unknown value, and for a use that does not
     exist.
     """
     values = {v.name: v for v in block.vars()}
@@ -83,8 +83,8 @@ def _uses(marks: Iterable[Use], values: dict[str, Var]) -> list[tuple[Var, Bindi
 
 
 def outermost(reader: Binding, v: Var) -> Binding:
-    """Return the binding in the value's own block that reads it. A use inside a nested block counts
-    as a use by the block's owner.
+    """Returns the binding in the value's own block that reads it. A use inside a nested block
+    counts as a use by the block's owner.
     """
     while reader.block is not v.block and reader.block.owner is not None:
         reader = reader.block.owner
@@ -109,7 +109,7 @@ class Recomputation:
         self._awaited: set[Var] = set()
 
     def begin(self, arrived: Mapping[Var, Sequence[Any]]) -> None:
-        """Remember the mapping of partials: segments wait for those of weights."""
+        """Remembers the mapping of partials: segments wait for those of weights."""
         self._arrived = arrived
 
     @property
@@ -118,7 +118,7 @@ class Recomputation:
         return self._originals
 
     def __call__(self, b: Binding, g: Sequence[Any]) -> Binding:
-        """Return `b` itself if all its operands and results are kept, else a stand-in whose
+        """Returns `b` itself if all its operands and results are kept, else a stand-in whose
         operands and results are available.
         """
         if not any(v in self._lost for v in b.outputs):
@@ -140,7 +140,7 @@ class Recomputation:
         return self._values.get(v, v) if v in self._lost else v
 
     def _recompute(self, binding: Binding, g: Sequence[Any]) -> None:
-        """Copy `binding` and the bindings that it needs, operands first."""
+        """Copies `binding` and the bindings that it needs, operands first."""
         work = [binding]
         while work:
             b = work[-1]
@@ -180,7 +180,7 @@ class Recomputation:
         return self._barrier(v, b, g) if (v, b) in self._marks.start else v
 
     def _partials(self) -> list[Var]:
-        """Return partials of weights that several bindings read, each partial once. Their sum is
+        """Returns partials of weights that several bindings read, each partial once. Their sum is
         computed last, and until then onnxruntime would keep the operands of each partial.
         """
         shared = [v for v in self._arrived if v in self._shared]
@@ -190,7 +190,7 @@ class Recomputation:
         return new
 
     def _barrier(self, v: Var, b: Binding, g: Sequence[Any]) -> Var:
-        """Return the barrier, waiting for the adjoint, by which the segment of `b` reads `v`."""
+        """Returns the barrier, waiting for the adjoint, by which the segment of `b` reads `v`."""
         segment = self._segments[b]
         if segment not in self._conditions:
             self._conditions[segment] = _condition(g, self._partials())
@@ -230,7 +230,7 @@ _SELECTED = {
 
 
 def _held(v: Var, condition: Var) -> Var:
-    """Emit a copy of `v` that waits for `condition`; return `v` if its dtype prevents that."""
+    """Emits a copy of `v` that waits for `condition`; returns `v` if its dtype prevents that."""
     if v.dtype == TensorProto.BOOL:
         return op.And(v, op.Or(v, condition))
     if v.dtype in _CARRIERS:
@@ -240,7 +240,7 @@ def _held(v: Var, condition: Var) -> Var:
 
 
 def _condition(g: Sequence[Any], partials: Sequence[Var]) -> Var | None:
-    """Emit a bool that can be computed only after the adjoint and the partials: whether one of
+    """Emits a bool that can be computed only after the adjoint and the partials: whether one of
     their first elements is NaN (false if there are none).
     """
     for adjoint in g:
@@ -253,7 +253,7 @@ def _condition(g: Sequence[Any], partials: Sequence[Var]) -> Var | None:
 
 
 def _recomputed(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None], dict[Var, None]]:
-    """Return the bindings inside segments, and their results that are not kept.
+    """Returns the bindings inside segments, and their results that are not kept.
 
     A use with both marks leaves one segment and enters the next.
     """
@@ -273,7 +273,7 @@ def _recomputed(block: BindingBlock, marks: Marks) -> tuple[dict[Binding, None],
 
 
 def _segments(inside: Iterable[Binding], lost: dict[Var, None]) -> dict[Binding, int]:
-    """Return the number of each binding's segment. Segments are connected by values that are not
+    """Returns the number of each binding's segment. Segments are connected by values that are not
     kept, and separated by kept ones.
     """
     number: dict[Binding, int] = {}

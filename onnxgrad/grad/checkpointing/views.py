@@ -31,7 +31,7 @@ _SMALL = 1 << 10  # elements: views of smaller values save nothing
 
 
 def hide_sizes(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Put views behind the barriers of recomputed segments, and in front of all bindings that
+    """Puts views behind the barriers of recomputed segments, and in front of all bindings that
     depend on one. The file does not declare the types of these values.
     """
     if not any(is_barrier(b) for b in block.bindings if b not in forward):
@@ -50,7 +50,7 @@ def hide_sizes(block: BindingBlock, forward: Collection[Binding]) -> None:
 
 
 def hidden_in(bindings: Iterable[Binding]) -> set[Var]:
-    """Return the values whose size is hidden, among the results of bindings in order."""
+    """Returns the values whose size is hidden, among the results of bindings in order."""
     found: set[Var] = set()
     for b in bindings:
         shape = b.operand(_SHAPED.get(b.op, len(b.inputs)))

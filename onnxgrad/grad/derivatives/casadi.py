@@ -49,7 +49,7 @@ _SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
 
 
 def sibling(program: Program, wrt: Wrt = None, target: Target = None, *, kind: Kind) -> Derivative:
-    """Implement `casadi_derivative` on a Program, which is changed or replaced."""
+    """Implements `casadi_derivative` on a Program, which is changed or replaced."""
     program, _ = raise_opset(program)
     prefix = prefix_of(program.main, kind)
     if target is None:
@@ -95,7 +95,7 @@ def sibling(program: Program, wrt: Wrt = None, target: Target = None, *, kind: K
 
 
 def prefix_of(block: BindingBlock, kind: str) -> str:
-    """Return the prefix that CasADi puts before the names of the next derivative: `adj_`, `adj2_`
+    """Returns the prefix that CasADi puts before the names of the next derivative: `adj_`, `adj2_`
     if the model has such names already, then `adj3_`.
     """
     highest = 0
@@ -108,7 +108,7 @@ def prefix_of(block: BindingBlock, kind: str) -> str:
 
 
 def seed_sizes(program: Program) -> dict[str, int]:
-    """Return consistent sizes for the symbolic dimensions that count seeds: two of each kind."""
+    """Returns consistent sizes for the symbolic dimensions that count seeds: two of each kind."""
     sizes = {d for v in program.main.inputs for d in v.shape or () if isinstance(d, str)}
     return {
         d: math.prod(int(n) if n.isdecimal() else 2 for n in d.split("_x_"))
@@ -118,7 +118,7 @@ def seed_sizes(program: Program) -> dict[str, int]:
 
 
 def _one_direction(program: Program, kind: Kind, wrt: Wrt, target: Target) -> Derivative:
-    """Return the derivative in a single direction."""
+    """Returns the derivative in a single direction."""
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     backward = differentiate(
         program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
@@ -141,7 +141,7 @@ def _one_direction(program: Program, kind: Kind, wrt: Wrt, target: Target) -> De
 
 
 def _check_interface(block: BindingBlock, values: Iterable[Var]) -> None:
-    """Raise InputError for a value that is neither input nor output, or of unknown rank."""
+    """Raises InputError for a value that is neither input nor output, or of unknown rank."""
     for v in values:
         if not (v.is_input or v in block.outputs):
             raise InputError(f"'{v.name}' is neither an input nor an output: choose one of those")
@@ -156,7 +156,7 @@ def _free(block: BindingBlock, name: str) -> str:
 
 
 def _packed_type(v: Var, dim: str) -> TensorType:
-    """Return the type of a matrix with the columns of all directions side by side. The number of
+    """Returns the type of a matrix with the columns of all directions side by side. The number of
     columns is `dim`, or a symbol that names the multiple of `dim`.
     """
     shape = v.shape or ()
@@ -168,7 +168,7 @@ def _packed_type(v: Var, dim: str) -> TensorType:
 
 
 def _unpacked(packed: Var, v: Var) -> Var:
-    """Emit [directions, *shape] from the matrix with the directions side by side."""
+    """Emits [directions, *shape] from the matrix with the directions side by side."""
     if v.rank == 2:
         parts = [sizes_of(v, 0, 1), _REST, sizes_of(v, 1, 2)]
         return op.Transpose(op.Reshape(packed, joined(parts)), perm=[1, 0, 2])
@@ -177,7 +177,7 @@ def _unpacked(packed: Var, v: Var) -> Var:
 
 
 def _packed(stack: Var, v: Var) -> Var:
-    """Emit the matrix with the directions side by side from [directions, *shape]."""
+    """Emits the matrix with the directions side by side from [directions, *shape]."""
     if v.rank == 2:
         turned = op.Transpose(stack, perm=[1, 0, 2])
         return op.Reshape(turned, joined([sizes_of(v, 0, 1), _REST]))
@@ -191,7 +191,7 @@ def _directions(
     stacks: Sequence[Var],
     results: Mapping[Var, Var],
 ) -> tuple[Var, ...]:
-    """Return the `results`, stacked for all directions. A Scan takes each direction in turn, with
+    """Returns the `results`, stacked for all directions. A Scan takes each direction in turn, with
     its part of the `stacks` in place of the `seeds`.
     """
     body = nested_block("directions")

@@ -45,7 +45,7 @@ class Derivative:
 
 
 def with_target(program: Program, target: Target) -> tuple[Program, Target, list[str]]:
-    """Return the program at an opset that gradients need, the target, and the names of its parts.
+    """Returns the program at an opset that gradients need, the target, and the names of its parts.
     Parts of values become values, which are outputs until `drop_parts` removes them.
     """
     program, _ = raise_opset(program)
@@ -56,20 +56,20 @@ def with_target(program: Program, target: Target) -> tuple[Program, Target, list
 
 
 def drop_parts(block: BindingBlock, names: Collection[str]) -> None:
-    """Remove the parts of values from the outputs."""
+    """Removes the parts of values from the outputs."""
     for v in [v for v in block.outputs if v.name in names]:
         block.remove_output(v)
 
 
 def drop_input(block: BindingBlock, given: Var, instead: Var) -> None:
-    """Remove an input. Its readers, which need only its shape, read `instead`."""
+    """Removes an input. Its readers, which need only its shape, read `instead`."""
     block.replace(given, instead)
     block.inputs.remove(given)
     block.touch()
 
 
 def renamed_inputs(block: BindingBlock, inputs: Mapping[str, Var], names: str) -> dict[str, str]:
-    """Replace inputs by new ones named by the pattern `names`. Returns the new names by value."""
+    """Replaces inputs by new ones named by the pattern `names`. Returns the new names by value."""
     found = {}
     for value, given in inputs.items():
         moved = block.add_input(block.program.names.fresh(names.format(value)), given.type)
@@ -79,7 +79,7 @@ def renamed_inputs(block: BindingBlock, inputs: Mapping[str, Var], names: str) -
 
 
 def drop_outputs(block: BindingBlock, start: int, count: int) -> None:
-    """Remove `count` outputs from number `start` on."""
+    """Removes `count` outputs from number `start` on."""
     for v in block.outputs[start : start + count]:
         v.returned -= 1
     del block.outputs[start : start + count]
@@ -87,7 +87,7 @@ def drop_outputs(block: BindingBlock, start: int, count: int) -> None:
 
 
 def depending_on(block: BindingBlock, inputs: Iterable[Var]) -> list[Binding]:
-    """Return the bindings that depend on some inputs, in order."""
+    """Returns the bindings that depend on some inputs, in order."""
     known = set(inputs)
     found = []
     for b in block.bindings:
@@ -100,7 +100,7 @@ def depending_on(block: BindingBlock, inputs: Iterable[Var]) -> list[Binding]:
 def return_from(
     body: BindingBlock, mapping: Mapping[Var, Var | None], results: Mapping[Var, Var]
 ) -> None:
-    """Add the counterparts of `results` to the outputs of a Scan's body, which is being emitted
+    """Adds the counterparts of `results` to the outputs of a Scan's body, which is being emitted
     into. Each gets the type of its value, because onnxruntime needs the rank.
     """
     for v, value in results.items():
@@ -113,14 +113,14 @@ def return_from(
 
 
 def sizes_of(v: Var, start: int, end: int | None) -> Any:
-    """Return a value's sizes along the axes from `start` to `end`, as a vector."""
+    """Returns a value's sizes along the axes from `start` to `end`, as a vector."""
     if v.shape is not None and all(isinstance(d, int) for d in v.shape[start:end]):
         return np.array(v.shape[start:end], np.int64)
     return op.Shape(v, start=start, end=end)
 
 
 def count_of(v: Var, start: int) -> Any:
-    """Return the number of elements along the axes from `start` on, as a vector of length 1."""
+    """Returns the number of elements along the axes from `start` on, as a vector of length 1."""
     sizes = sizes_of(v, start, None)
     if isinstance(sizes, np.ndarray):
         return np.array([sizes.prod()], np.int64)
@@ -128,7 +128,7 @@ def count_of(v: Var, start: int) -> Any:
 
 
 def joined(vectors: Sequence[Any]) -> Any:
-    """Concatenate vectors of sizes into one operand."""
+    """Concatenates vectors of sizes into one operand."""
     if all(isinstance(v, np.ndarray) for v in vectors):
         return constant(np.concatenate(vectors))
     made = [constant(v) if isinstance(v, np.ndarray) else v for v in vectors]

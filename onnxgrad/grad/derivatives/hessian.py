@@ -26,7 +26,7 @@ from onnxgrad.ir.var import Var
 def hessians(
     program: Program, wrt: Wrt, target: Target, stop: Stop = None, names: str = "{}_{}_hessian"
 ) -> Derivative:
-    """Implement `hessian` on a Program, which is changed or replaced."""
+    """Implements `hessian` on a Program, which is changed or replaced."""
     check_names(names, 2)
     original = set(program.main.bindings)
     weights = set(program.main.initializers)

@@ -57,7 +57,7 @@ def jacobians(
     mode: Mode = "auto",
     names: str = "{}_by_{}",
 ) -> Derivative:
-    """Implement `jacobian` on a Program, which is changed or replaced."""
+    """Implements `jacobian` on a Program, which is changed or replaced."""
     check_names(names, 2)
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
@@ -105,13 +105,13 @@ def jacobians(
 
 
 def _check_shape(v: Var) -> None:
-    """Raise InputError for a value without a tensor type."""
+    """Raises InputError for a value without a tensor type."""
     if not isinstance(v.type, TensorType):
         raise InputError(f"'{v.name}' is {v.type or 'of unknown type'}: no Jacobian by or of it")
 
 
 def _cheaper(target: Var, values: Sequence[Var]) -> Mode:
-    """Return the mode that takes fewer products; reverse mode if sizes are unknown."""
+    """Returns the mode that takes fewer products; reverse mode if sizes are unknown."""
     rows = element_count(target.shape)
     columns = [element_count(v.shape) for v in values]
     if rows is None or None in columns:
@@ -126,7 +126,7 @@ def _rows(
     adjoints: Mapping[str, Var],
     values: Mapping[str, Var],
 ) -> dict[str, Var]:
-    """Return the Jacobian by value in reverse mode, from stacks [rows, *value] of the products J'e
+    """Returns the Jacobian by value in reverse mode, from stacks [rows, *value] of the products J'e
     with the unit vectors e of the target.
     """
     with emitting(block, made_by="gradient"):
@@ -140,7 +140,7 @@ def _rows(
 
 
 def _columns(block: BindingBlock, moved: Derivative, result: str) -> dict[str, Var]:
-    """Return the Jacobian by value in forward mode, from stacks [columns, *target] of the products
+    """Returns the Jacobian by value in forward mode, from stacks [columns, *target] of the products
     J e with the unit vectors e of each value.
     """
     values = {v.name: v for v in block.vars()}
@@ -162,8 +162,8 @@ def products(
     unit: Var,
     results: Mapping[Var, Var],
 ) -> tuple[Var, ...]:
-    """Return the `results`, stacked for every unit vector in place of the input `unit` and zeros in
-    place of the other inputs. `inputs` and `results` map each to the value whose shape it has.
+    """Returns the `results`, stacked for every unit vector in place of the input `unit` and zeros
+    in place of the other inputs. `inputs` and `results` map each to the value whose shape it has.
     """
     block.schedule()
     following = depending_on(block, inputs)
@@ -198,7 +198,7 @@ def _at_once(
     block: BindingBlock, following: Sequence[Binding], mapping: dict[Var, Var | None], unit: Var,
     like_: Var, results: Mapping[Var, Var],
 ) -> tuple[Var, ...] | None:  # fmt: skip
-    """Return all products, stacked along a first axis, by the batching rules of operators; None if
+    """Returns all products, stacked along a first axis, by the batching rules of operators; None if
     an operator has no rule.
     """
     steps, before = mapping[unit], set(block.bindings)
@@ -229,7 +229,7 @@ def _at_once(
 
 
 def _type_again(b: Binding) -> None:
-    """Update the result types of a node whose operands now hold all unit vectors."""
+    """Updates the result types of a node whose operands now hold all unit vectors."""
     if b.blocks:
         for v in b.outputs:
             if v is not None and v.shape:
@@ -241,12 +241,12 @@ def _type_again(b: Binding) -> None:
 
 
 def _stacked(v: Var, unit: Var) -> TensorType:
-    """Return the type of stacked products."""
+    """Returns the type of stacked products."""
     return TensorType(v.dtype, None if v.shape is None else (element_count(unit.shape), *v.shape))
 
 
 def _whole(flat: Var, target: Var, x: Var) -> Var:
-    """Return the Jacobian in the shape *target, *value."""
+    """Returns the Jacobian in the shape *target, *value."""
     made: Var = op.Reshape(flat, joined([sizes_of(target, 0, None), sizes_of(x, 0, None)]))
     if target.shape is not None and x.shape is not None:
         made.type = TensorType(flat.dtype, (*target.shape, *x.shape))

@@ -26,7 +26,7 @@ from onnxgrad.ir.program import Program
 
 
 def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Derivative:
-    """Implement `jvp` on a Program, which is changed or replaced."""
+    """Implements `jvp` on a Program, which is changed or replaced."""
     check_names(names)
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
@@ -43,7 +43,7 @@ def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangen
 
 
 def pushed_forward(backward: Gradient, outputs: int, names: str) -> Derivative:
-    """Return J v, formed from the program of J'u, in which u is an input and the outputs from
+    """Returns J v, formed from the program of J'u, in which u is an input and the outputs from
     number `outputs` on are the adjoints. Both are removed. The result is not simplified.
     """
     forward = differentiate(
@@ -86,7 +86,7 @@ def hessian_products(
     names: str = "{}_hvp",
     tangents: str = "{}_tangent",
 ) -> Derivative:
-    """Implement `hessian_vector_product` on a Program, which is changed or replaced."""
+    """Implements `hessian_vector_product` on a Program, which is changed or replaced."""
     check_names(names)
     check_names(tangents)
     first = differentiate(program, wrt, target, simplify=False, names="{}_grad", stop=stop)

@@ -23,7 +23,7 @@ _FEW = 8
 
 
 def weights_of(program: Program) -> list[Var]:
-    """Return the floating-point initializers of the main graph that are neither inputs
+    """Returns the floating-point initializers of the main graph that are neither inputs
     nor outputs.
     """
     own = program.main.initializers.values()
@@ -45,7 +45,7 @@ class Copy:
 
 
 def find_copies(weights: Sequence[Var]) -> list[Copy]:
-    """Return pairs of weights with equal elements, up to a transposition and a reshape, except
+    """Returns pairs of weights with equal elements, up to a transposition and a reshape, except
     constants of one number, which many parameters are at the start. Reads the elements if the first
     and the last agree.
     """
@@ -81,7 +81,7 @@ def _is_table(v: Var) -> bool:
 
 
 def _ends(v: Var) -> bytes:
-    """Return the first and the last element, which no transposition moves."""
+    """Returns the first and the last element, which no transposition moves."""
     tensor, program = v.initializer, v.block.program
     if tensor is None or tensor.data_location != TensorProto.EXTERNAL:
         array = program.array(tensor).ravel()[[0, -1]] if tensor is not None else np.zeros(0)
@@ -100,7 +100,7 @@ def _ends(v: Var) -> bytes:
 
 
 def compare(a: Var, b: Var, *, uniform: bool = False) -> bool | None:
-    """Return whether the elements of b are those of a transposed (True) or in order (False); None
+    """Returns whether the elements of b are those of a transposed (True) or in order (False); None
     if neither, or if all elements are equal unless `uniform`. Axes of size 1 are ignored.
     """
     if a.initializer is None or b.initializer is None or a.dtype != b.dtype:
@@ -119,7 +119,7 @@ def compare(a: Var, b: Var, *, uniform: bool = False) -> bool | None:
 
 
 def product_readers(v: Var) -> set[Binding]:
-    """Return the products that read a value, directly or moved."""
+    """Returns the products that read a value, directly or moved."""
     found = set()
     for b in v.users:
         if b.op in PRODUCTS:

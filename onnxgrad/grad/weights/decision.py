@@ -66,7 +66,7 @@ class Decision:
 
 
 def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]:
-    """Return the decision for each of the floating-point constants `candidates`. Reads elements,
+    """Returns the decision for each of the floating-point constants `candidates`. Reads elements,
     also of external data, if operand and name do not decide.
     """
     fixed = constants_only(program) | set(candidates)
@@ -113,7 +113,7 @@ class _Constant:
 
 
 def _decide(c: _Constant, exported: str) -> Decision:
-    """Return the decision: a constant is a weight if it is one for any reader. The exporter's own
+    """Returns the decision: a constant is a weight if it is one for any reader. The exporter's own
     record takes precedence.
     """
     answers = [

@@ -55,7 +55,7 @@ def _operators() -> frozenset[str]:
 
 
 def evidence(name: str, scripted: bool = False) -> Evidence:
-    """Return the kind of constant that `name` suggests. Exporters keep the names of modules' own
+    """Returns the kind of constant that `name` suggests. Exporters keep the names of modules' own
     values, most of them paths with dots, and name everything else after an operator or a number.
 
     scripted: `name` belongs to an initializer of TorchScript's exporter, which writes the numbers
@@ -93,7 +93,7 @@ def is_scripted(model: onnx.ModelProto) -> bool:
 
 
 def declared(graph: onnx.GraphProto) -> dict[str, str]:
-    """Return the kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR.
+    """Returns the kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR.
     Folded values are not recorded.
     """
     return {
@@ -141,7 +141,7 @@ def is_formula_number(value: float) -> bool:
 
 
 def pattern(array: Array) -> str:
-    """Return the description of a pattern that a trained array does not have; empty if there is
+    """Returns the description of a pattern that a trained array does not have; empty if there is
     none.
     """
     values = array.astype(np.float64)

@@ -40,7 +40,7 @@ _LEAVES = {
 
 
 def scopes(b: Binding) -> list[str]:
-    """Return the modules around a node, outermost first, and torch's name of the node."""
+    """Returns the modules around a node, outermost first, and torch's name of the node."""
     try:
         found = ast.literal_eval(_noted(b, _SCOPES) or "[]")
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -49,7 +49,7 @@ def scopes(b: Binding) -> list[str]:
 
 
 def rules(b: Binding) -> str:
-    """Return the rewrite rules of onnxscript that made the node."""
+    """Returns the rewrite rules of onnxscript that made the node."""
     return _noted(b, _RULE)
 
 
@@ -76,7 +76,7 @@ class Origins:
         self._paths = {path for n in nodes for path in _paths(n)}
 
     def of(self, b: Binding, role: str, read: str) -> str | None:
-        """Return the full name of the scale, bias, mean or variance that the node reads from the
+        """Returns the full name of the scale, bias, mean or variance that the node reads from the
         initializer `read`; None if the file does not record it.
         """
         if (called := self.called(b, role)) is not None:
@@ -91,13 +91,13 @@ class Origins:
         return f"{module}.{_LEAVES[role][0]}"
 
     def called(self, b: Binding, role: str) -> str | None:
-        """Return the name in the call from which torch.export made the node, or None."""
+        """Returns the name in the call from which torch.export made the node, or None."""
         inputs = _INPUT.findall(_noted(b, _CALL))
         fits = [i for i in inputs if i.endswith(tuple(f"_{leaf}" for leaf in _LEAVES[role]))]
         return self._name(fits[0], scopes(b)[:-1]) if len(fits) == 1 else None
 
     def _name(self, mangled: str, around: list[str]) -> str:
-        """Return `p_h_1_ln_2_weight` in the module's spelling, `h.1.ln_2.weight`."""
+        """Returns `p_h_1_ln_2_weight` in the module's spelling, `h.1.ln_2.weight`."""
         rest, module = mangled[2:], ""
         for module in reversed(around):
             start = module.replace(".", "_").lower() + "_"
@@ -109,7 +109,7 @@ class Origins:
         return ".".join(part for part in (module, self._leaf(rest)) if part)
 
     def _leaf(self, rest: str) -> str:
-        """Return the last parts in the spelling of other parameters of the file: in_proj_bias,
+        """Returns the last parts in the spelling of other parameters of the file: in_proj_bias,
         out_proj.bias.
         """
         stem, _, last = rest.rpartition("_")
@@ -120,7 +120,7 @@ class Origins:
         return f"{beside.rpartition('.')[0]}.{last}" if "." in beside else rest
 
     def _by_path(self, node: str) -> str:
-        """Return the module of `/h.1/ln_2/Add`; a second call of a module has another number."""
+        """Returns the module of `/h.1/ln_2/Add`; a second call of a module has another number."""
         found = _PATH.fullmatch(node)
         modules = (found["modules"] or "").split("/") if found else []
         names: list[str] = []
@@ -135,8 +135,8 @@ class Origins:
 
 
 def without_layer(program: Program) -> list[str]:
-    """Return the parameters that torch.export lists and that no node of the file has: none was made
-    from a call that names a parameter of their module, nor inside of the module.
+    """Returns the parameters that torch.export lists and that no node of the file has: none was
+    made from a call that names a parameter of their module, nor inside of the module.
     """
     text = next((e.value for e in program.proto.graph.metadata_props if e.key == _SIGNATURE), "")
     named: set[str] = set()
@@ -156,13 +156,15 @@ def without_layer(program: Program) -> list[str]:
 
 
 def _ends(name: str) -> dict[str, str]:
-    """Return the last two parts of a name and its last part, by torch.export's spelling of them."""
+    """Returns the last two parts of a name and its last part, by torch.export's spelling of
+    them.
+    """
     parts = name.split(".")
     return {"_".join(parts[-n:]).lower(): ".".join(parts[-n:]) for n in (1, 2) if n <= len(parts)}
 
 
 def _paths(node: str) -> list[str]:
-    """Return the paths of the modules around a node of TorchScript's exporter."""
+    """Returns the paths of the modules around a node of TorchScript's exporter."""
     found = _PATH.fullmatch(node)
     modules = (found["modules"] or "").split("/") if found else []
     return ["/".join(modules[: i + 1]) for i in range(len(modules))]

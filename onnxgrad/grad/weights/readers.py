@@ -45,7 +45,7 @@ def moves(b: Binding, slot: int) -> bool:
 
 
 def constants_only(program: Program) -> set[Var]:
-    """Return constants, initializers, and all values computed from them alone."""
+    """Returns constants, initializers, and all values computed from them alone."""
     found: set[Var] = set()
     for block in program.blocks():
         block.schedule()
@@ -58,7 +58,7 @@ def constants_only(program: Program) -> set[Var]:
 
 
 def readers(v: Var, fixed: Collection[Var], ends: Collection[str]) -> Iterator[Reader]:
-    """Yield the readers of `v`, and of values that moves compute from it or, for several elements,
+    """Yields the readers of `v`, and of values that moves compute from it or, for several elements,
     operators on constants alone.
 
     Only readers that pass it a gradient count. `ends`: the operators at which the search stops even
@@ -98,7 +98,7 @@ def is_one(v: Var) -> bool:
 
 
 def _inside(b: Binding, slot: int) -> Var | None:
-    """Return the value inside a call, Loop or Scan that corresponds to its operand."""
+    """Returns the value inside a call, Loop or Scan that corresponds to its operand."""
     key = called(b)
     if key is not None:
         inputs = b.block.program.functions[key].inputs
@@ -185,7 +185,7 @@ FILTERS = frozenset({_FILTER[1], _MATRIX[0]})
 
 
 def operand(by: Reader) -> str:
-    """Return the kind of a weight operand, such as "filter of a convolution"; empty for
+    """Returns the kind of a weight operand, such as "filter of a convolution"; empty for
     any other.
     """
     tables = [_CONTRIB] if by.binding.domain == "com.microsoft" else []
@@ -239,7 +239,7 @@ Kind = Literal["product", "normalisation", ""]
 
 
 def before(v: Var, fixed: Collection[Var]) -> tuple[Kind, Binding | None]:
-    """Return the product with a weight, or the normalisation, from which `v` is computed by moves
+    """Returns the product with a weight, or the normalisation, from which `v` is computed by moves
     and arithmetic with constants.
     """
     for _ in range(_STEPS):
@@ -281,7 +281,7 @@ def is_spread(v: Var, fixed: Collection[Var]) -> bool:
 
 
 def columns(product: Binding) -> int | str | None:
-    """Return the number of features of the product."""
+    """Returns the number of features of the product."""
     shape = product.out.shape
     if not shape:
         return None
@@ -344,14 +344,14 @@ def is_rotary(by: Reader, array: Array) -> bool:
 
 
 def _source(v: Var | None) -> Var | None:
-    """Return the value whose elements `v` contains in another order."""
+    """Returns the value whose elements `v` contains in another order."""
     while v is not None and v.definition is not None and moves(v.definition, 0):
         v = v.definition.inputs[0]
     return v
 
 
 def _behind(v: Var, through: Collection[str]) -> Iterator[Binding]:
-    """Yield the readers of `v`, and of the results of operators in `through` after it."""
+    """Yields the readers of `v`, and of the results of operators in `through` after it."""
     todo, seen = [v], {v}
     for read in todo:
         for b in read.users:

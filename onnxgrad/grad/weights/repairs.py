@@ -52,7 +52,7 @@ class Tied:
     transposed: bool
 
     def of(self, value: Array, shape: Sequence[int]) -> Array:
-        """Return the copy's elements for a value of the parameter."""
+        """Returns the copy's elements for a value of the parameter."""
         matrix = np.squeeze(value).T if self.transposed else value
         return matrix.reshape(shape)
 
@@ -88,7 +88,7 @@ class Repairs:
     untied: tuple[Untied, ...] = ()
 
     def of(self, trained: Collection[str]) -> Repairs:
-        """Return the repairs that the values of these weights need: all parameters of one
+        """Returns the repairs that the values of these weights need: all parameters of one
         initializer.
         """
         origins = {u.of for u in self.untied if u.name in trained} | set(trained)
@@ -105,7 +105,7 @@ NONE = Repairs()
 def untie(
     program: Program, choice: Sequence[str]
 ) -> tuple[tuple[Untied, ...], Findings, list[Note]]:
-    """Give parameters that share an initializer one each, and add biases of zeros that were left
+    """Gives parameters that share an initializer one each, and adds biases of zeros that were left
     out: those that are certain (`auto`), and those that `choice` names.
 
     Returns the repairs, the findings, and notes on both. Raises InputError for a name that no two
@@ -145,14 +145,14 @@ def untie(
 
 
 def _chosen(choice: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return whether the choice requests the certain repairs, and the names in it."""
+    """Returns whether the choice requests the certain repairs, and the names in it."""
     return OFF not in choice, [name for name in choice if name not in (AUTO, OFF)]
 
 
 def _untied(
     program: Program, name: str, of: str | None, places: Sequence[Place], *shape: int
 ) -> Untied:
-    """Return the parameter at these places, under a free name, or that of an Identity there."""
+    """Returns the parameter at these places, under a free name, or that of an Identity there."""
     taken = any(b.is_op("Identity") and b.out.name == name for b, _ in places)
     name = name if taken else program.names.fresh(name)
     at = tuple((next(v.name for v in b.outputs if v is not None), slot) for b, slot in places)
@@ -160,7 +160,7 @@ def _untied(
 
 
 def apply_untied(program: Program, untied: Iterable[Untied]) -> None:
-    """Add the parameters to the program, unless it has them. Raises InputError for another program
+    """Adds the parameters to the program, unless it has them. Raises InputError for another program
     than the one in which they were found.
     """
     new = [u for u in untied if u.name not in program.main.initializers]
@@ -190,7 +190,7 @@ def apply_untied(program: Program, untied: Iterable[Untied]) -> None:
 
 
 def _first_value(program: Program, u: Untied, places: Sequence[Place]) -> TensorProto:
-    """Return a copy of the initializer that the parameter shares, or zeros."""
+    """Returns a copy of the initializer that the parameter shares, or zeros."""
     tensor = TensorProto()
     if u.of is not None:
         shared = program.main.initializers.get(u.of)
@@ -210,7 +210,7 @@ def _first_value(program: Program, u: Untied, places: Sequence[Place]) -> Tensor
 def tie(
     program: Program, choice: Sequence[str], wrt: Wrt, stop: Stop, found: Findings
 ) -> tuple[Wrt, tuple[Tied, ...], list[Note]]:
-    """Make trained weights with equal elements one parameter: those that certainly are one
+    """Makes trained weights with equal elements one parameter: those that certainly are one
     (`auto`), by their readers or as `found`, and the pairs NAME=NAME of `choice`.
 
     Returns `wrt` for the changed program, the repairs and notes. Raises InputError for a pair that
@@ -238,7 +238,7 @@ def tie(
 
 
 def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Tied:
-    """Return a pair NAME=NAME; a name may contain an equals sign. Raises InputError."""
+    """Returns a pair NAME=NAME; a name may contain an equals sign. Raises InputError."""
     for i in (i for i, c in enumerate(text) if c == "="):
         a, b = text[:i], text[i + 1 :]
         if a in weights and b in weights and a != b:
@@ -255,7 +255,7 @@ def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Ti
 
 
 def _trained(program: Program, wrt: Wrt, stop: Stop) -> list[str]:
-    """Return the names that match `wrt`, without those that reach outputs only through `stop`."""
+    """Returns the names that match `wrt`, without those that reach outputs only through `stop`."""
     block = program.main
     values = {v.name: v for v in block.vars()}
     stops = set(find_stops(block, stop, values))
@@ -269,14 +269,14 @@ def _trained(program: Program, wrt: Wrt, stop: Stop) -> list[str]:
 
 
 def apply_tied(program: Program, tied: Iterable[Tied]) -> None:
-    """Replace each copy by its parameter at every reader."""
+    """Replaces each copy by its parameter at every reader."""
     weights = program.main.initializers
     for t in tied:
         _replace(weights[t.name], weights[t.copy], t.transposed)
 
 
 def _replace(kept: Var, copy: Var, transposed: bool) -> None:
-    """Replace the copy by the parameter at every reader."""
+    """Replaces the copy by the parameter at every reader."""
     block, shape = kept.block, copy.shape or ()
     v = kept
     with emitting(block, made_by="tie"):
@@ -294,7 +294,7 @@ def _replace(kept: Var, copy: Var, transposed: bool) -> None:
 
 
 def find_notes(program: Program) -> list[str]:
-    """Return the notes that a training step of these weights would print by default. Changes the
+    """Returns the notes that a training step of these weights would print by default. Changes the
     program.
     """
     _, found, notes = untie(program, (AUTO,))
@@ -304,7 +304,7 @@ def find_notes(program: Program) -> list[str]:
 
 
 def doubtful_copies(found: Findings, choice: Sequence[str]) -> list[Note]:
-    """Return the notes on weights that may be one parameter, except the pairs of `choice`."""
+    """Returns the notes on weights that may be one parameter, except the pairs of `choice`."""
     auto, named = _chosen(choice)
     pairs = [(c.weight.name, c.copy.name) for c in found.copies if not c.certain]
     left = [(a, b) for a, b in pairs if f"{a}={b}" not in named]
@@ -319,7 +319,7 @@ def doubtful_copies(found: Findings, choice: Sequence[str]) -> list[Note]:
 
 
 def _tied_notes(tied: Iterable[Tied]) -> list[Note]:
-    """Return a note on each parameter that has copies."""
+    """Returns a note on each parameter that has copies."""
     copies: dict[tuple[str, bool], list[str]] = {}
     for t in tied:
         copies.setdefault((t.name, t.transposed), []).append(t.copy)
@@ -363,7 +363,7 @@ def _missing_note(names: Sequence[str]) -> Note:
 
 
 def _notes_on_lost(found: Findings, program: Program) -> Iterable[Note]:
-    """Yield the notes on what cannot be restored: folded layers, and missing ones, which concern
+    """Yields the notes on what cannot be restored: folded layers, and missing ones, which concern
     all weights that are no matrices.
     """
     page = option("onnxgrad help training", "the page `training`")

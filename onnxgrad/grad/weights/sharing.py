@@ -117,7 +117,7 @@ class Findings:
 
 
 def find_merged(program: Program) -> Findings:
-    """Return the changes that an exporter made to the parameters of a program. Reads the elements
+    """Returns the changes that an exporter made to the parameters of a program. Reads the elements
     of weights with one axis, and of those that several products read.
     """
     program.main.schedule()
@@ -145,8 +145,8 @@ def find_merged(program: Program) -> Findings:
 
 
 def _shared(v: Var, known: _Layers) -> Shared | None:
-    """Return the layers that read an initializer, with its role; None if no two layers read it as a
-    weight.
+    """Returns the layers that read an initializer, with its role; None if no two layers read it as
+    a weight.
     """
     uses = list(known.uses(v))
     layers = list(dict.fromkeys(u.layer for u in uses if u.role))
@@ -196,8 +196,8 @@ class _Layers:
         self.origins = Origins([v.name for v in weights if parameter_name(v.name)], nodes)
 
     def uses(self, v: Var, way: tuple[Place, ...] = (), name: str | None = None) -> Iterator[Use]:
-        """Yield every layer that reads a value, directly or moved; `name` is that of an Identity on
-        the way.
+        """Yields every layer that reads a value, directly or moved; `name` is that of an Identity
+        on the way.
         """
         for b in v.users:
             for slot in b.places(v):
@@ -227,7 +227,7 @@ class _Layers:
         return bool(names and others) and names.isdisjoint(others)
 
     def _role(self, by: Reader) -> str:
-        """Return the role of the value for a layer."""
+        """Returns the role of the value for a layer."""
         what = operand(by)
         if by.binding.is_op("BatchNormalization") and by.slot > 2:
             return "mean" if by.slot == 3 else "variance"
@@ -255,7 +255,7 @@ class _Layers:
     def _products(
         self, start: Binding, near: Callable[[Binding], Iterable[Binding]]
     ) -> Iterator[Binding]:
-        """Yield the first products with a weight on the ways from a node."""
+        """Yields the first products with a weight on the ways from a node."""
         todo, seen = [start], {start}
         for b in todo:
             for other in near(b):
@@ -287,7 +287,7 @@ def _operands(b: Binding) -> Iterable[Binding]:
 
 
 def _places(own: Sequence[Use], uses: Sequence[Use]) -> tuple[Place, ...]:
-    """Return the operands that lead to these uses and to no others, as near to the initializer as
+    """Returns the operands that lead to these uses and to no others, as near to the initializer as
     possible; none if a moved value would have to be split.
     """
     found: dict[Place, None] = {}
@@ -305,8 +305,8 @@ def _places(own: Sequence[Use], uses: Sequence[Use]) -> tuple[Place, ...]:
 
 
 def _missing(program: Program, origins: Origins) -> Iterator[Missing]:
-    """Yield biases of zeros that onnxscript removed, if the call from which the node was made names
-    one; torch's convolutions without a bias get zeros, too.
+    """Yields biases of zeros that onnxscript removed, if the call from which the node was made
+    names one; torch's convolutions without a bias get zeros, too.
     """
     layers: dict[str, list[Binding]] = {}
     for b in program.main.bindings:
@@ -323,7 +323,7 @@ def _missing(program: Program, origins: Origins) -> Iterator[Missing]:
 
 
 def _features(b: Binding) -> int | None:
-    """Return the size of a layer's bias."""
+    """Returns the size of a layer's bias."""
     weight = b.operand(1)
     if weight is None or weight.shape is None or len(weight.shape) < 2:
         return None

@@ -113,7 +113,7 @@ def _holds(array: Array, source: Array, dtype: int) -> bool:
 def emitting(
     block: BindingBlock, *, share: bool = False, sources: Sequence[Binding] = (), made_by: str = ""
 ) -> AbstractContextManager[Emitter]:
-    """Emit into `block`. If `share` is true, equal bindings are emitted once. `sources` and
+    """Emits into `block`. If `share` is true, equal bindings are emitted once. `sources` and
     `made_by` are the provenance.
     """
     return in_force(Emitter(block, emit, {} if share else None, sources, made_by))
@@ -126,7 +126,7 @@ def emit(
     *,
     domain: str = "",
 ) -> Any:
-    """Append `op_type(operands, **attrs)`; returns a Var, or a tuple of Vars if `outputs=n` is an
+    """Appends `op_type(operands, **attrs)`; returns a Var, or a tuple of Vars if `outputs=n` is an
     attribute.
 
     `outputs` may also be a sequence of bools: False leaves that output out. Attributes that are
@@ -172,7 +172,7 @@ def emit(
 def _split_evenly(
     schema: onnx.defs.OpSchema | None, operands: Sequence[Any], attrs: dict[str, Any], count: int
 ) -> None:
-    """Prepare a Split into equal parts. From version 18 on it has the attribute `num_outputs`;
+    """Prepares a Split into equal parts. From version 18 on it has the attribute `num_outputs`;
     before that the number of outputs decides.
     """
     even = len(operands) < 2 or operands[1] is None
@@ -272,7 +272,7 @@ def emit_with_blocks(
     types: Sequence[Type | None],
     **attrs: Any,
 ) -> tuple[Var, ...]:
-    """Append a control-flow binding (If, Loop, Scan) with the given nested blocks and result
+    """Appends a control-flow binding (If, Loop, Scan) with the given nested blocks and result
     types.
     """
     at = emitter()

@@ -36,7 +36,7 @@ class Emitter:
     origin: tuple[Sequence[Binding], NodeProto] | None = None
 
     def discard(self) -> None:
-        """Remove the emitted bindings and constants that nothing reads."""
+        """Removes the emitted bindings and constants that nothing reads."""
         if self.emitted:
             self.block.remove_unused(self.emitted)
         for v in self.constants:
@@ -90,7 +90,7 @@ def _add(merged: dict[str, str], key: str, value: str) -> None:
 
 
 def add_provenance(node: NodeProto, at: Emitter) -> None:
-    """Write the origin of a binding into its node's metadata."""
+    """Writes the origin of a binding into its node's metadata."""
     if at.block.program.ir_version < 10:
         return  # nodes carry metadata from IR 10 on
     if at.origin is None or at.origin[0] is not at.sources:
@@ -110,7 +110,7 @@ def append(
     attrs: Iterable[tuple[str, Any]],
     present: Sequence[bool],
 ) -> Binding:
-    """Append one typed binding. Handles no literals, opset versions or sharing."""
+    """Appends one typed binding. Handles no literals, opset versions or sharing."""
     program = at.block.program
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]

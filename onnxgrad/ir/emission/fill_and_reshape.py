@@ -14,7 +14,7 @@ from onnxgrad.ir.var import Var
 
 
 def with_type_of(adjoint: Var, value: Var) -> Var:
-    """Add to the adjoint's type what only the forward value's type knows."""
+    """Adds to the adjoint's type what only the forward value's type knows."""
     if (
         isinstance(value.type, TensorType)
         and value.shape is not None

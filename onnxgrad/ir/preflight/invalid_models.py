@@ -58,7 +58,7 @@ def fault_of(proto: ModelProto) -> str | None:
 
 
 def _run_checker(proto: ModelProto) -> None:
-    """Run onnx's checker; ignore its error about an output without a shape, which is allowed."""
+    """Runs onnx's checker; ignores its error about an output without a shape, which is allowed."""
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:

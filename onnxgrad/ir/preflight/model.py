@@ -98,7 +98,7 @@ class _Reader:
     def _contents(
         self, a: AttributeProto, opsets: Mapping[str, int], *, function: bool, depth: int
     ) -> None:
-        """Check the tensors and graphs that an attribute holds."""
+        """Checks the tensors and graphs that an attribute holds."""
         if a.type == _TENSOR:
             check_tensor(a.t, self.where)
         elif a.type == _SPARSE_TENSOR:
@@ -201,7 +201,7 @@ _Key = tuple[str, str, str]
 
 
 def check_model(proto: ModelProto, where: str) -> None:
-    """Raise InputError for a file that is not an ONNX model, or needs a newer onnx than the one
+    """Raises InputError for a file that is not an ONNX model, or needs a newer onnx than the one
     installed.
     """
     if not proto.HasField("graph") or not proto.ir_version:

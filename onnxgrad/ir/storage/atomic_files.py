@@ -76,13 +76,13 @@ def place_of(path: Path) -> Path:
 
 
 def write_stream(path: Path, *data: bytes) -> None:
-    """Write into a device or a pipe; waits until a pipe has a reader, as usual."""
+    """Writes into a device or a pipe; waits until a pipe has a reader, as usual."""
     with open(os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)), "wb") as file:
         file.writelines(data)
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write a file, a device or a pipe, at once or in pieces. Raises OSError with the path, or
+    """Writes a file, a device or a pipe, at once or in pieces. Raises OSError with the path, or
     InputError; a file is then as before.
     """
     pieces = [data] if isinstance(data, bytes) else data
@@ -116,7 +116,7 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def discard(files: Iterable[Path]) -> None:
-    """Remove files that nothing reads any more, as far as the system allows it."""
+    """Removes files that nothing reads any more, as far as the system allows it."""
     for file in files:
         with contextlib.suppress(OSError):
             file.unlink()
@@ -141,13 +141,15 @@ class Part:
             _take_over(handle, before)
 
     def release(self) -> None:
-        """Release the lock that marks the file as being written."""
+        """Releases the lock that marks the file as being written."""
         if self._held is not None:
             os.close(self._held)
             self._held = None
 
     def settle(self, *, sync: bool = True) -> None:
-        """Flush and close the file, with `sync` to the disk; raises OSError if the disk is full."""
+        """Flushes and closes the file, with `sync` to the disk; raises OSError if the disk is
+        full.
+        """
         if self.file.closed:
             return
         self.file.flush()
@@ -189,7 +191,7 @@ class Staging:
         return self._parts[-1]
 
     def lock(self) -> None:
-        """Lock the folders against other processes of ours until the end. Otherwise one might
+        """Locks the folders against other processes of ours until the end. Otherwise one might
         remove or overlook a file that another one is about to replace.
         """
         if not self._locks:  # in one order, so that two processes do not wait for each other
@@ -197,7 +199,7 @@ class Staging:
             self._locks = [handle for handle in held if handle is not None]
 
     def publish(self, *moves: tuple[Part, Path]) -> None:
-        """Rename each part to its path, in this order, replacing the file there.
+        """Renames each part to its path, in this order, replacing the file there.
 
         Raises OSError; then nothing has changed.
         """
@@ -235,7 +237,7 @@ class Staging:
             os.close(handle)
 
     def _undo(self) -> None:
-        """Put back the files that the moves before the last one replaced."""
+        """Puts back the files that the moves before the last one replaced."""
         for part, path in self._moves[:-1]:
             if part.path.exists():
                 continue
@@ -246,7 +248,7 @@ class Staging:
 
 
 def _take_over(handle: int, before: os.stat_result) -> None:
-    """Copy the owner, if permitted, the group and the mode of another file."""
+    """Copies the owner, if permitted, the group and the mode of another file."""
     if hasattr(os, "fchown"):
         owner = before.st_uid if os.geteuid() == 0 else -1
         with contextlib.suppress(OSError):  # a group that we are not in
@@ -255,7 +257,7 @@ def _take_over(handle: int, before: os.stat_result) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Synchronise the names in a folder, if the system can."""
+    """Synchronises the names in a folder, if the system can."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -283,7 +285,7 @@ def new_name() -> str:
 
 
 def hold(handle: int) -> int | None:
-    """Lock an open file until the returned handle is closed; None if the system cannot."""
+    """Locks an open file until the returned handle is closed; None if the system cannot."""
     if not _LOCKS:
         return None
     held = os.dup(handle)
@@ -296,8 +298,8 @@ def hold(handle: int) -> int | None:
 
 
 def hold_folder(folder: Path) -> int | None:
-    """Wait for a folder's lock, and hold it until the returned handle is closed. None if the system
-    has no locks, or another process holds it for too long.
+    """Waits for a folder's lock, and holds it until the returned handle is closed. None if the
+    system has no locks, or another process holds it for too long.
     """
     if not _LOCKS:
         return None
@@ -318,7 +320,7 @@ def hold_folder(folder: Path) -> int | None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the unfinished files of ended processes of this machine, as far as they can be
+    """Removes the unfinished files of ended processes of this machine, as far as they can be
     recognised and removed.
     """
     if not _LOCKS:

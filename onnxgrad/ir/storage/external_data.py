@@ -148,8 +148,9 @@ def load_weights(
     *,
     but: Collection[str] = (),
 ) -> None:
-    """Load every external tensor of `model`, except those named in `but`. Raises InputError if they
-    exceed 2 GB, or as `internalize`. Raises NotProved if `digests` has another digest of a tensor.
+    """Loads every external tensor of `model`, except those named in `but`. Raises InputError if
+    they exceed 2 GB, or as `internalize`. Raises NotProved if `digests` has another digest of a
+    tensor.
     """
     leaving = [t for t in outside(model) if t.name not in but]
     if sum(raw_bytes(t) or 0 for t in leaving) >= MAX_BYTES:
@@ -190,7 +191,7 @@ def unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
 def refer(
     leaving: Iterable[TensorProto], folder: Path | None, written: Written
 ) -> list[TensorProto]:
-    """Make tensors that were written to a file of the same folder before refer to it. Returns the
+    """Makes tensors that were written to a file of the same folder before refer to it. Returns the
     other tensors.
     """
     others = []
@@ -213,7 +214,7 @@ def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None
 def move(
     leaving: Sequence[TensorProto], folder: Path | None, file: IO[bytes], digests: Digests
 ) -> tuple[str, dict[Place, tuple[int, int]]]:
-    """Write the tensors one after the other to `file`; tensors that share their data still share
+    """Writes the tensors one after the other to `file`; tensors that share their data still share
     it. Returns a digest of the file, and the offset and length of each tensor by its former place.
 
     The tensors then refer to a file whose name `name` sets. Raises InputError as `internalize`.
@@ -240,7 +241,7 @@ def move(
 
 
 def name(moved: Iterable[TensorProto], location: str) -> None:
-    """Set the name of the file that the tensors refer to."""
+    """Sets the name of the file that the tensors refer to."""
     for tensor in moved:
         next(e for e in tensor.external_data if e.key == "location").value = location
 

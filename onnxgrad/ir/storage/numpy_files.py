@@ -144,7 +144,7 @@ class ArraysFile(AbstractContextManager["ArraysFile"]):
         self._archive = zipfile.ZipFile(self._part.file, "w")
 
     def add(self, name: str, array: Array) -> str:
-        """Add an array, once per name. Floats and integers that numpy lacks become wider. Returns
+        """Adds an array, once per name. Floats and integers that numpy lacks become wider. Returns
         why the array cannot be added; an empty text if it was.
         """
         if name in self.names or not name or len(name.encode("utf-8", "replace")) > _LONGEST:

@@ -40,7 +40,7 @@ def _is_described_anew(program: Program) -> bool:
 
 
 def _write_description(program: Program, model: ModelProto) -> None:
-    """Write the changed fields of the header, and the metadata. Metadata entries keep their order;
+    """Writes the changed fields of the header, and the metadata. Metadata entries keep their order;
     new ones come last.
     """
     for name, value in program.header.items():
@@ -136,7 +136,7 @@ def _write_function(block: BindingBlock, function: FunctionProto) -> None:
 
 
 def _write_binding(b: Binding, nodes: Any) -> None:
-    """Append the node of `b` to `nodes`, a protobuf container (whose class is private)."""
+    """Appends the node of `b` to `nodes`, a protobuf container (whose class is private)."""
     node = nodes.add()
     node.CopyFrom(b.node)
     if not b.changed:
@@ -156,7 +156,7 @@ def _write_binding(b: Binding, nodes: Any) -> None:
 def _write_declarations(
     values: list[Var], source: Any, declared: Mapping[str, ValueInfoProto], target: Any
 ) -> None:
-    """Write inputs or outputs (repeated ValueInfoProto): as a pass declares them, else as the file
+    """Writes inputs or outputs (repeated ValueInfoProto): as a pass declares them, else as the file
     did, else by their type.
     """
     known = {v.name: v for v in source} | dict(declared)
@@ -173,7 +173,7 @@ def _write_value_info(
     declared: Mapping[str, ValueInfoProto],
     graph: GraphProto,
 ) -> None:
-    """Keep the declarations of values that still exist. New values are declared if the file
+    """Keeps the declarations of values that still exist. New values are declared if the file
     declares values, or if a pass declares them.
     """
     if not source.value_info and not block.declared:

@@ -53,7 +53,7 @@ def refuse_taken(path: Path, models: Iterable[str]) -> None:
 
 
 def make_folder(folder: Path, where: str) -> None:
-    """Create a folder for results. Raises InputError, which begins with `where`."""
+    """Creates a folder for results. Raises InputError, which begins with `where`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

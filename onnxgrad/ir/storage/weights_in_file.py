@@ -74,7 +74,7 @@ class _Reader:
         return model if some else None
 
     def tensor(self, start: int, end: int, tensor: TensorProto, name: str) -> bool:
-        """Read a tensor. Returns whether its bytes stay in the file."""
+        """Reads a tensor. Returns whether its bytes stay in the file."""
         places: list[tuple[int, int]] = []
         tensor.ParseFromString(b"".join(self.others(start, end, TensorProto, _RAW_DATA, places)))
         if not places:

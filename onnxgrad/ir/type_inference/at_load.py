@@ -209,7 +209,7 @@ _ROUNDS = 4
 
 
 def annotate(program: Program) -> None:
-    """Set the type of every Var of the program as precisely as can be inferred."""
+    """Sets the type of every Var of the program as precisely as can be inferred."""
     said = Declarations(program)
     _name_sizes(program.main.inputs, said.symbols)
     hidden: set[str] = set()
@@ -234,7 +234,7 @@ def annotate(program: Program) -> None:
 
 
 def _name_sizes(inputs: Iterable[Var], taken: Set[str]) -> None:
-    """Name each unnamed size of an input as the options of the command line do: `x.0`."""
+    """Names each unnamed size of an input as the options of the command line do: `x.0`."""
     for v in inputs:
         if v.shape is None or None not in v.shape:
             continue
@@ -258,7 +258,7 @@ def _types(graph: GraphProto) -> dict[str, Type | None]:
 def _assign(
     block: BindingBlock, types: Mapping[str, Type | None], nodes: Iterable[NodeProto]
 ) -> None:
-    """Set the types of the block's results to the inferred ones. `nodes` are the inferred nodes,
+    """Sets the types of the block's results to the inferred ones. `nodes` are the inferred nodes,
     whose graphs hold the types of nested blocks.
     """
     graphs: dict[tuple[str, ...], NodeProto] = {}
@@ -294,8 +294,8 @@ def _assign(
 
 
 def _type_constants(block: BindingBlock) -> None:
-    """Type the Constants of a function body. Nothing else is inferred there, because parameters are
-    untyped.
+    """Types the Constants of a function body. Nothing else is inferred there, because parameters
+    are untyped.
     """
     for b in block.walk():
         if b.is_op("Constant") and b.outputs and b.outputs[0] is not None:

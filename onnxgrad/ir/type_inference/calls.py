@@ -93,7 +93,7 @@ class CallTypes:
 
 
 def _release(call: Binding, copy: BindingBlock) -> None:
-    """Forget that the copy reads the operands of the call."""
+    """Forgets that the copy reads the operands of the call."""
     for v in call.inputs:
         if v is not None:
             for user in [b for b in v.users if b.block.root is copy]:

@@ -55,7 +55,7 @@ _MOST_PARTS = 1 << 20
 
 
 def spell_out(node: NodeProto) -> None:
-    """Write the defaults that onnx forgets."""
+    """Writes the defaults that onnx forgets."""
     if domains.is_default(node.domain):
         written = {a.name for a in node.attribute}
         for name, value in _FORGOTTEN.get(node.op_type, {}).items():

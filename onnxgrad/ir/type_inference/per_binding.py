@@ -160,7 +160,7 @@ def _merge(inferred: Shape | None, symbols: Shape) -> Shape:
 
 
 def retype(block: BindingBlock) -> None:
-    """Infer again values of unknown type or rank, nested blocks included. Raises TypeMismatch."""
+    """Infers again values of unknown type or rank, nested blocks included. Raises TypeMismatch."""
     block.schedule()
     for b in block.bindings:
         if b.blocks:
@@ -177,7 +177,9 @@ def retype_bodies(b: Binding) -> None:
 
 
 def type_again(b: Binding) -> None:
-    """Infer again the types of a binding's results of unknown type or rank. Raises TypeMismatch."""
+    """Infers again the types of a binding's results of unknown type or rank. Raises
+    TypeMismatch.
+    """
     _learn(b.outputs, types_of(b))
 
 
@@ -243,7 +245,7 @@ def _loop(b: Binding) -> None:
 
 
 def _scan(b: Binding) -> None:
-    """Type a Scan's body: scanned inputs lose the scanned axis."""
+    """Types a Scan's body: scanned inputs lose the scanned axis."""
     body, scanned = b.blocks["body"], b.attr("num_scan_inputs")
     count = len(b.inputs) - scanned
     if len(b.inputs) != len(body.inputs):

@@ -61,7 +61,7 @@ class KnownElements:
         return self._known[var]
 
     def learn(self, var: Var, elements: Elements) -> None:
-        """Remember the elements of a value that no rule evaluates."""
+        """Remembers the elements of a value that no rule evaluates."""
         self._known[var] = elements
 
     def _evaluated(self, var: Var, depth: int) -> Elements | None:

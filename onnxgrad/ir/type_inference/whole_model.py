@@ -136,7 +136,7 @@ def _light_constant(node: NodeProto) -> NodeProto:
 
 
 def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
-    """Drop from our copy what inference does not need, and would copy twice, and what it gets
+    """Drops from our copy what inference does not need, and would copy twice, and what it gets
     wrong.
 
     Also spell the default domain in one way.
@@ -162,7 +162,7 @@ def _prepare(nodes: Iterable[NodeProto], hidden: Set[str]) -> None:
 
 
 def _forget_results(graph: GraphProto) -> None:
-    """Clear the shapes that a nested graph declares for results: onnx would trust them."""
+    """Clears the shapes that a nested graph declares for results: onnx would trust them."""
     del graph.value_info[:]
     made = {name for n in graph.node for name in n.output}
     for value in graph.output:
@@ -171,7 +171,7 @@ def _forget_results(graph: GraphProto) -> None:
 
 
 def _forget_symbols(nodes: Iterable[NodeProto]) -> None:
-    """Clear the symbols of a function's graphs: their sizes differ from call to call."""
+    """Clears the symbols of a function's graphs: their sizes differ from call to call."""
     for node in nodes:
         for a in node.attribute:
             if a.type != _GRAPH:

@@ -33,7 +33,7 @@ _one = threading.Lock()
 def each_on(
     address: str, jobs: Sequence[Job], *, keep_going: bool = True
 ) -> Generator[tuple[int, ModelOutcome], None, None]:
-    """Yield the index and outcome of every job as it ends on the cluster at `address`.
+    """Yields the index and outcome of every job as it ends on the cluster at `address`.
 
     Without `keep_going`, yields the jobs up to the first that fails, and later jobs that ended
     before it: their results are written. Closing the iterator cancels jobs that have not begun.
@@ -92,7 +92,7 @@ def _versions() -> dict[str, str]:
 
 
 def _unlike(wanted: dict[str, str], models: list[str]) -> str:
-    """Return how this process differs from the caller, so that results could differ or fail; empty
+    """Returns how this process differs from the caller, so that results could differ or fail; empty
     if it does not differ.
     """
     for name, here in _versions().items():
@@ -143,7 +143,7 @@ def _broken(job: Job, error: BaseException) -> ModelOutcome:
 
 
 def _attempt(job: Job, name: str) -> ModelOutcome:
-    """Call `work` on a worker, unless the job has already killed `ATTEMPTS` workers. Dask would
+    """Calls `work` on a worker, unless the job has already killed `ATTEMPTS` workers. Dask would
     retry the job of a dead worker more often.
     """
     from distributed import get_client
@@ -158,7 +158,7 @@ def _attempt(job: Job, name: str) -> ModelOutcome:
 
 
 def _variable(name: str, client: Client) -> Any:
-    """Return the cluster's counter of how often the job of that name was begun."""
+    """Returns the cluster's counter of how often the job of that name was begun."""
     import distributed
 
     variable: Any = distributed.Variable

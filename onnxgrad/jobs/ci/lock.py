@@ -37,7 +37,7 @@ class Lock:
     made_by: str = __version__
 
     def to_json(self) -> str:
-        """Return the file's text, with the models sorted by name."""
+        """Returns the file's text, with the models sorted by name."""
         data = {
             "format": _FORMAT,
             "version": VERSION,
@@ -52,7 +52,7 @@ class Lock:
 
 
 def read(path: Path) -> Lock | None:
-    """Return the lock in a file; None if there is no file.
+    """Returns the lock in a file; None if there is no file.
 
     Raises NewerLock if a newer version wrote the file, InputError if it is damaged.
     """
@@ -95,7 +95,7 @@ class NewerLock(InputError):
 
 
 def write(path: Path, lock: Lock) -> None:
-    """Write the file completely or not at all. Raises InputError."""
+    """Writes the file completely or not at all. Raises InputError."""
     try:
         write_whole(path, lock.to_json().encode("utf-8", "backslashreplace"))
     except OSError as error:
@@ -111,7 +111,7 @@ class _Reader:
     entry: Any
 
     def of(self, key: str, kind: type, *, optional: bool = False) -> Any:
-        """Return the value of a key, which has this type. Raises InputError."""
+        """Returns the value of a key, which has this type. Raises InputError."""
         if not isinstance(self.entry, dict):
             raise self._wrong("", "is not an object")
         if key not in self.entry:
@@ -128,7 +128,7 @@ class _Reader:
         return value
 
     def table(self, key: str, kind: type) -> dict[str, Any]:
-        """Return the object of a key, whose values have this type. Raises InputError."""
+        """Returns the object of a key, whose values have this type. Raises InputError."""
         inner = _Reader(self.path, f"{self.model}: {key}", self.of(key, dict))
         return {name: inner.of(name, kind) for name in inner.entry}
 
@@ -166,7 +166,7 @@ _WORST, _LATENCY, _MEMORY = 2.0, 0.05, 0.05
 
 
 def settled(facts: Facts, before: Facts | None) -> Facts:
-    """Return the facts with the measured values of `before` unless they changed by more than the
+    """Returns the facts with the measured values of `before` unless they changed by more than the
     noise, so that another machine does not change the lock.
     """
     if before is None:
@@ -211,7 +211,7 @@ class Change(Plain):
 
 
 def changes(before: Facts, after: Facts) -> tuple[Change, ...]:
-    """Return everything that changed, the interface first; measured values only if they changed by
+    """Returns everything that changed, the interface first; measured values only if they changed by
     more than the noise.
     """
     old, new = before.to_dict(), settled(after, before).to_dict()

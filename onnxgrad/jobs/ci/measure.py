@@ -20,7 +20,7 @@ _RESULT = "result"
 
 
 def seconds_of(gates: Gates) -> float:
-    """Return the seconds that measurements take by request, which no limit includes."""
+    """Returns the seconds that measurements take by request, which no limit includes."""
     return 4 * gates.bench_seconds if _latency(gates) else 0.0
 
 
@@ -36,7 +36,7 @@ def measured(
     wanted: tuple[OptimizeOptions, Gates],
     facts: tuple[Facts, Facts],
 ) -> tuple[Facts, Facts]:
-    """Return the facts of a model before (in the file `path`) and after, with the required
+    """Returns the facts of a model before (in the file `path`) and after, with the required
     measurements; other models are relative to `folder`. Edits around the passes are not measured,
     because their models have other interfaces. Raises InputError for a model that cannot be
     measured beside it, NotProved if the result does not run.
@@ -72,7 +72,7 @@ def _memory(gates: Gates) -> bool:
 
 
 def _conditions(options: OptimizeOptions) -> Conditions:
-    """Return the conditions of measurements: those of the proof, on the first of its providers."""
+    """Returns the conditions of measurements: those of the proof, on the first of its providers."""
     provider, seed = providers_of(options.provider)[0], options.seeds[0]
     return Conditions(options.inputs, options.dims, seed, provider, options.threads)
 

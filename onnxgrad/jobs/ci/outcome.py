@@ -73,7 +73,7 @@ class ModelOutcome(Plain):
         return None if self.done is None else self.done.report
 
     def came_of(self, done: Outcome) -> None:
-        """Record the result of rewriting and proof, also a refuted one, without its program."""
+        """Records the result of rewriting and proof, also a refuted one, without its program."""
         self.done = replace(
             done, rewritten=None, given=None, changed=None, prepare=None, error=None
         )
@@ -81,7 +81,7 @@ class ModelOutcome(Plain):
         self.notes = (*map(str, done.changes), *done.trace.notes, *left_out)
 
     def fail(self, status: Status, exit_code: int, error: str) -> None:
-        """Record a failure."""
+        """Records a failure."""
         self.status, self.exit_code, self.error = status, exit_code, error
 
 
@@ -161,7 +161,7 @@ class CiReport(WithPage):
         return f"accepted: {counted(len(self.models), 'model')}{proved}"
 
     def gone_text(self, name: str) -> str:
-        """Return a line about a model that only the lock has."""
+        """Returns a line about a model that only the lock has."""
         new = self.renamed.get(name)
         same = "" if new is None else f" ({new} has the same bytes)"
         return f"{name}: gone since {self.lock}{same}"

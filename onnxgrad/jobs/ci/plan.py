@@ -26,12 +26,12 @@ from onnxgrad.wording import perhaps
 
 
 def files(pattern: str, folder: Path) -> list[str]:
-    """Return the files that a glob finds from `folder`, with / between the parts."""
+    """Returns the files that a glob finds from `folder`, with / between the parts."""
     return [_normal(n) for n in _found(pattern, folder) if (folder / n).is_file()]
 
 
 def broken_links(pattern: str, folder: Path) -> list[str]:
-    """Return the broken links that a glob finds: models that were not fetched."""
+    """Returns the broken links that a glob finds: models that were not fetched."""
     links = [n for n in _found(pattern, folder) if (folder / n).is_symlink()]
     return [_normal(n) for n in links if not (folder / n).exists()]
 
@@ -42,7 +42,7 @@ def meets(pattern: str, name: str) -> bool:
 
 
 def met_nothing(pattern: str, folder: Path) -> str:
-    """Return the message about a glob without files, with a suggestion."""
+    """Returns the message about a glob without files, with a suggestion."""
     if (folder / pattern).is_dir():
         return f"'{pattern}' is a folder: write for example '{pattern.rstrip('/')}/*.onnx'"
     around = files("**/*.onnx", folder)
@@ -62,7 +62,7 @@ def _normal(name: str) -> str:
 
 
 def _meets(pattern: Sequence[str], parts: Sequence[str]) -> bool:
-    """Match as glob.glob: ** matches folders, and no wildcard matches a name that begins with a
+    """Matches as glob.glob: ** matches folders, and no wildcard matches a name that begins with a
     dot.
     """
     if not pattern:
@@ -94,7 +94,7 @@ class Plan:
 
 
 def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = None) -> Plan:
-    """Return the plan, and refuse everything that can be refused before any work: globs without
+    """Returns the plan, and refuses everything that can be refused before any work: globs without
     files, results with the same path, a lock that cannot be read. `updating`: the lock will be
     written, so it may be damaged.
 
@@ -147,7 +147,9 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
 def _check_options(
     options: OptimizeOptions, gates: Gates, plugins: Sequence[Pass], where: str, folder: Path
 ) -> None:
-    """Raise InputError for passes that do not exist, and for a missing model to measure against."""
+    """Raises InputError for passes that do not exist, and for a missing model to measure
+    against.
+    """
     try:
         pipeline_of(options, plugins)
     except InputError as error:
@@ -159,7 +161,7 @@ def _check_options(
 
 
 def _check_owner(lock: Lock, path: Path, recipe: Path, updating: bool) -> None:
-    """Raise InputError for another recipe's lock; an update takes the lock over if that recipe is
+    """Raises InputError for another recipe's lock; an update takes the lock over if that recipe is
     gone.
     """
     if lock.recipe == recipe_from(path, recipe):
@@ -176,13 +178,13 @@ def _check_owner(lock: Lock, path: Path, recipe: Path, updating: bool) -> None:
 
 
 def recipe_from(lock: Path, recipe: Path) -> str:
-    """Return the name of a recipe in its lock: the path from the lock's folder."""
+    """Returns the name of a recipe in its lock: the path from the lock's folder."""
     return os.path.relpath(recipe, lock.parent).replace(os.sep, "/")
 
 
 def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
-    """Return the models by their paths from `folder`, with the globs that found each; without those
-    that a `!GLOB` excludes.
+    """Returns the models by their paths from `folder`, with the globs that found each; without
+    those that a `!GLOB` excludes.
     """
     listed: Sequence[str] = recipe.ci.get("models", ())
     if not listed and not recipe.models:
@@ -202,13 +204,13 @@ def _models(recipe: Recipe, folder: Path) -> dict[str, list[str]]:
 
 
 def _globs(recipe: Recipe) -> list[str]:
-    """Return the globs that find models."""
+    """Returns the globs that find models."""
     listed = [p for p in recipe.ci.get("models", ()) if not p.startswith("!")]
     return listed or list(recipe.models)
 
 
 def _taken(pattern: str, recipe: Recipe, folder: Path) -> list[str]:
-    """Return the models that one glob finds. Raises InputError if it finds none, and for a broken
+    """Returns the models that one glob finds. Raises InputError if it finds none, and for a broken
     link, because a model that was not fetched would be skipped silently.
     """
     names = files(pattern, folder)
@@ -227,7 +229,7 @@ def _is_left_out(name: str, recipe: Recipe) -> bool:
 
 
 def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) -> None:
-    """Raise InputError if a table of options matches no model."""
+    """Raises InputError if a table of options matches no model."""
     for pattern in recipe.models:
         names = set(files(pattern, folder)) & found.keys()
         for name in names:
@@ -240,7 +242,7 @@ def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) 
 def _outputs(
     recipe: Recipe, folder: Path, names: Sequence[str], lifted: Collection[str]
 ) -> dict[str, str]:
-    """Return the path of the result of each model by `out`: a pattern with {name} and {folder}, or
+    """Returns the path of the result of each model by `out`: a pattern with {name} and {folder}, or
     a folder. Raises InputError if two results have the same path, or one replaces a model.
     """
     out = recipe.ci.get("out")
@@ -277,7 +279,7 @@ def _outputs(
 
 
 def _check_next_time(recipe: Recipe, name: str) -> None:
-    """Raise InputError for a result that the next run would find as a model."""
+    """Raises InputError for a result that the next run would find as a model."""
     for pattern in _globs(recipe):
         if meets(pattern, name) and not _is_left_out(name, recipe):
             mine = f"!{name.split('/')[0]}/**" if "/" in name else f"!{name}"

@@ -55,7 +55,7 @@ class CiHooks:
 
 
 def ci(options: CiOptions, hooks: CiHooks | None = None) -> CiReport:
-    """Process every model of a recipe and write the results that pass, and the lock if it is
+    """Processes every model of a recipe and writes the results that pass, and the lock if it is
     updated and every model passes. Raises InputError for everything that can be refused before the
     work; errors of a model are in the report.
     """
@@ -88,7 +88,7 @@ def ci(options: CiOptions, hooks: CiHooks | None = None) -> CiReport:
 
 
 def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
-    """Return the plan. Raises InputError for everything that can be refused before the work."""
+    """Returns the plan. Raises InputError for everything that can be refused before the work."""
     if options.dask is not None and options.jobs > 1:
         jobs, dask = option("--jobs", "jobs"), option("--dask", "dask")
         raise InputError(f"{jobs} does not apply with {dask}: the cluster has its own workers")
@@ -121,7 +121,7 @@ def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
 
 
 def _check_below(plan: Plan, keys: set[str]) -> None:
-    """Raise InputError if a recipe that was found automatically writes outside of its folder,
+    """Raises InputError if a recipe that was found automatically writes outside of its folder,
     because it may come from a stranger, like the models.
     """
     where = plan.recipe.where
@@ -137,7 +137,7 @@ def _check_below(plan: Plan, keys: set[str]) -> None:
 
 
 def _outcomes(plan: Plan, options: CiOptions, hooks: CiHooks) -> list[ModelOutcome]:
-    """Return one outcome per job, in order. Jobs after the first failure are skipped, unless
+    """Returns one outcome per job, in order. Jobs after the first failure are skipped, unless
     `keep_going`.
     """
     found: dict[int, ModelOutcome] = {}
@@ -163,14 +163,14 @@ def _outcomes(plan: Plan, options: CiOptions, hooks: CiHooks) -> list[ModelOutco
 
 
 def _refuse(job: Job, outcome: ModelOutcome, hooks: CiHooks) -> None:
-    """Remove the older result of a refused model."""
+    """Removes the older result of a refused model."""
     if not outcome.ok:
         withdraw(job, outcome)
         hooks.refused(outcome)
 
 
 def _renamed(plan: Plan, outcomes: list[ModelOutcome]) -> dict[str, str]:
-    """Return the new names of models that are gone: those of models with the same bytes."""
+    """Returns the new names of models that are gone: those of models with the same bytes."""
     if plan.lock is None:
         return {}
     new = {o.digest: o.name for o in outcomes if o.digest and o.name not in plan.lock.models}

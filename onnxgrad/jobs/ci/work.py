@@ -95,7 +95,7 @@ _passes: dict[Setup, tuple[Pass, ...]] = {}
 
 
 def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...]:
-    """Return the user's passes, after loading their plugins, once per process, or `passes` if that
+    """Returns the user's passes, after loading their plugins, once per process, or `passes` if that
     was done before. Raises InputError.
     """
     # a worker starts here: our rules and passes are registered before a plugin runs
@@ -112,9 +112,9 @@ def ready(setup: Setup, passes: Sequence[Pass] | None = None) -> tuple[Pass, ...
 def work(
     job: Job, may_write: Callable[[], bool] = lambda: True, limits: Bounding = bounding_us
 ) -> ModelOutcome:
-    """Optimise, prove, measure, check requirements, compare with the lock, and write if the result
-    passes and `may_write`, called last, agrees. `limits` bounds this process. Errors are stored in
-    the outcome.
+    """Optimises, proves, measures, checks requirements, compares with the lock, and writes if the
+    result passes and `may_write`, called last, agrees. `limits` bounds this process. Errors are
+    stored in the outcome.
     """
     began = time.monotonic()
     outcome = ModelOutcome(job.name)
@@ -166,7 +166,7 @@ def _carry_out(
 
 
 def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
-    """Measure the result, check its requirements, and compare it with the lock."""
+    """Measures the result, checks its requirements, and compares it with the lock."""
     outcome.came_of(done)
     result = facts_of(done.program, to_proto(done.program))
     if done.report is not None:
@@ -187,7 +187,7 @@ def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
 
 
 def _refused(job: Job, outcome: ModelOutcome) -> tuple[Status, str] | None:
-    """Return why the result is refused, as a status and a line, or None."""
+    """Returns why the result is refused, as a status and a line, or None."""
     if not job.proves and not job.gates.allow_unproved:
         return "unproved", _UNPROVED.format(job.where)
     missed = [held.why for held in outcome.requirements if not held.held]
@@ -203,7 +203,7 @@ _UNKNOWN = "the lock does not know this model: run `onnxgrad ci --update`"
 
 
 def withdraw(job: Job, outcome: ModelOutcome) -> None:
-    """Remove the older result of a refused model, so that it is not deployed."""
+    """Removes the older result of a refused model, so that it is not deployed."""
     if job.output is None or outcome.ok or outcome.status == "skipped":
         return
     try:
@@ -222,7 +222,7 @@ def withdraw(job: Job, outcome: ModelOutcome) -> None:
 
 
 def _weights(job: Job) -> set[Path]:
-    """Return the files from which the model reads its weights."""
+    """Returns the files from which the model reads its weights."""
     try:
         return sources(read_proto(Path(job.path)), Path(job.path).parent)
     except InputError:  # an unreadable model was refused for that reason
@@ -230,12 +230,12 @@ def _weights(job: Job) -> set[Path]:
 
 
 def _shown(job: Job) -> str:
-    """Return the output as written in the recipe."""
+    """Returns the output as written in the recipe."""
     return os.path.relpath(job.output or "", job.folder).replace(os.sep, "/")
 
 
 def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
-    """Return the result of each requirement; during an update, the new lock is the baseline."""
+    """Returns the result of each requirement; during an update, the new lock is the baseline."""
     given, result = outcome.given, outcome.result
     if given is None or result is None:
         raise InternalError("requirements are held before the facts are known")

@@ -33,10 +33,10 @@ _PATIENCE = 5.0  # seconds that a worker has to clean up before it is killed
 def each(
     jobs: Sequence[Job], count: int, *, keep_going: bool = True, limits: Bounding = bounding_us
 ) -> Generator[tuple[int, ModelOutcome], None, None]:
-    """Yield the index and the outcome of every job as they finish, from `count` workers; one worker
-    is this process, which `limits` bounds. Without `keep_going`, yield those of the jobs up to the
-    first that fails, and possibly of others, which then wrote nothing. Closing the iterator stops
-    running jobs.
+    """Yields the index and the outcome of every job as they finish, from `count` workers; one
+    worker is this process, which `limits` bounds. Without `keep_going`, yields those of the jobs up
+    to the first that fails, and possibly of others, which then wrote nothing. Closing the iterator
+    stops running jobs.
     """
     if count == 1 or len(jobs) == 1:
         for index, job in enumerate(jobs):
@@ -53,7 +53,7 @@ def each(
 
 
 def died(job: Job, how: str) -> ModelOutcome:
-    """Return the outcome of a job whose workers all died."""
+    """Returns the outcome of a job whose workers all died."""
     outcome = ModelOutcome(job.name)
     outcome.fail(
         "error", InternalError.exit_code, f"the process that worked on it {how}, {ATTEMPTS} times"
@@ -75,18 +75,18 @@ class _Worker:
     asks: bool = False
 
     def tell(self, message: Any) -> None:
-        """Send a job or an answer. Raises OSError if the worker is dead."""
+        """Sends a job or an answer. Raises OSError if the worker is dead."""
         send(cast(BinaryIO, self.process.stdin), message)
 
     def hear(self, heard: queue.SimpleQueue[tuple[_Worker, Any]]) -> None:
-        """Pass on the messages of the worker until it ends."""
+        """Passes on the messages of the worker until it ends."""
         with contextlib.suppress(EOFError):
             while True:
                 heard.put((self, receive(cast(BinaryIO, self.process.stdout))))
         heard.put((self, _GONE))
 
     def reap(self, patience: float | None = None) -> None:
-        """Wait for the end of the process, and kill it after `patience` seconds."""
+        """Waits for the end of the process, and kills it after `patience` seconds."""
         try:
             self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -112,7 +112,7 @@ class _Workers:
         self.end_at = len(self.jobs)
 
     def run(self, count: int) -> Generator[tuple[int, ModelOutcome], None, None]:
-        """Yield the outcomes as they finish."""
+        """Yields the outcomes as they finish."""
         self.waiting = list(range(len(self.jobs)))
         for _ in range(count):
             self._start()
@@ -127,7 +127,7 @@ class _Workers:
             self._answer()
 
     def _heard(self, worker: _Worker, message: Any) -> ModelOutcome | None:
-        """Return the outcome of the job; None if the worker asks, or if another one gets
+        """Returns the outcome of the job; None if the worker asks, or if another one gets
         the job.
         """
         if message is _GONE:
@@ -147,7 +147,7 @@ class _Workers:
             self.waiting = [i for i in self.waiting if i < self.end_at]
 
     def _answer(self) -> None:
-        """Answer waiting workers whether they may write, as soon as that is known."""
+        """Answers waiting workers whether they may write, as soon as that is known."""
         for worker in self.all:
             allowed = self.keep_going or self.passed.issuperset(range(worker.index))
             if worker.asks and (allowed or worker.index > self.end_at):
@@ -156,7 +156,7 @@ class _Workers:
                     worker.tell(allowed)
 
     def end(self) -> None:
-        """End every worker."""
+        """Ends every worker."""
         for worker in self.all:
             worker.process.terminate()
         for worker in self.all:
@@ -164,7 +164,7 @@ class _Workers:
         self.all.clear()
 
     def _start(self) -> None:
-        """Start a worker with the next job."""
+        """Starts a worker with the next job."""
         with interrupts_held():
             process = subprocess.Popen(
                 python_command(_SERVE, package=True),
@@ -177,7 +177,7 @@ class _Workers:
         self._give(worker)
 
     def _give(self, worker: _Worker) -> None:
-        """Give an idle worker the next job; if there is none, let it wait."""
+        """Gives an idle worker the next job; if there is none, lets it wait."""
         if worker not in self.all:  # it died
             self._start() if self.waiting else None
             return
@@ -191,7 +191,7 @@ class _Workers:
             return
 
     def _lost(self, worker: _Worker, index: int) -> ModelOutcome | None:
-        """Return the outcome of the job of a worker that died; None the first time, when another
+        """Returns the outcome of the job of a worker that died; None the first time, when another
         worker gets the job.
         """
         worker.reap()
@@ -215,7 +215,7 @@ _SERVE = "from onnxgrad.jobs.ci.workers import serve; serve()"
 
 
 def serve() -> None:
-    """Run a worker: read jobs from stdin and write outcomes to stdout, until it is terminated or
+    """Runs a worker: reads jobs from stdin and writes outcomes to stdout, until it is terminated or
     its parent ends.
     """
     ignore_interrupts()
@@ -239,7 +239,7 @@ def serve() -> None:
 
 
 def _read(requests: BinaryIO, received: queue.SimpleQueue[Any]) -> None:
-    """Put the messages of the parent into a queue, and end this process if the parent is gone."""
+    """Puts the messages of the parent into a queue, and ends this process if the parent is gone."""
     try:
         while True:
             received.put(receive(requests))
@@ -248,5 +248,5 @@ def _read(requests: BinaryIO, received: queue.SimpleQueue[Any]) -> None:
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    """Leave by an exception, so that half-written files are removed."""
+    """Leaves by an exception, so that half-written files are removed."""
     sys.exit(128 + number)

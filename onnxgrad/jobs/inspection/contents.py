@@ -80,7 +80,7 @@ class Summary(WithPage):
 
 
 def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
-    """Return the contents of a model, as `onnxgrad.inspect` describes them."""
+    """Returns the contents of a model, as `onnxgrad.inspect` describes them."""
     model = settled(model)
     program = load(model)
     # a Program may have been changed since it was read
@@ -119,7 +119,7 @@ def _value(var: Var, default: bool = False) -> Value:
 
 
 def _declared(block: BindingBlock) -> list[Type | None]:
-    """Return the types of the block's outputs, with the file's names of their sizes."""
+    """Returns the types of the block's outputs, with the file's names of their sizes."""
     proto = block.proto
     said = {v.name: v.type for v in proto.output} if isinstance(proto, GraphProto) else {}
     return [
@@ -129,7 +129,7 @@ def _declared(block: BindingBlock) -> list[Type | None]:
 
 
 def _with_names(inferred: Type | None, said: Type | None) -> Type | None:
-    """Return a type for readers, with both sizes if the file declares another one, as in
+    """Returns a type for readers, with both sizes if the file declares another one, as in
     `rows=B*S`.
     """
     if not isinstance(inferred, TensorType) or not isinstance(said, TensorType):
@@ -146,7 +146,7 @@ def _both(d: Dim, said: Dim) -> Dim:
 
 
 def text_of(model: ModelLike) -> str:
-    """Return the model as text, one node per line. An output whose declared size differs from the
+    """Returns the model as text, one node per line. An output whose declared size differs from the
     inferred one shows both, as in `rows=B*S`.
     """
     program = load_own(model)
@@ -193,9 +193,9 @@ class Weights(Rendered):
 
 @known_keywords
 def weights(model: ModelLike) -> Weights:
-    """Return the floating-point constants of the main graph and of nested graphs, and which of them
-    count as weights. Reads elements if operand and name do not decide, and of weights that may be
-    copies of each other; runs nothing. Raises InputError if the model cannot be read.
+    """Returns the floating-point constants of the main graph and of nested graphs, and which of
+    them count as weights. Reads elements if operand and name do not decide, and of weights that may
+    be copies of each other; runs nothing. Raises InputError if the model cannot be read.
     """
     program = load_own(model)
     hoist(program, nested_constants(program))

@@ -87,9 +87,9 @@ class Costs(Plain):
 def costs_of(
     program: Program, proto: ModelProto, dims: Mapping[str, int], *, spare: bool = False
 ) -> Costs:
-    """Return the costs of a program, which `proto` contains, with these sizes of symbols. Functions
-    cost as much as their bodies. spare: the program is not used afterwards, so its calls may be
-    inlined in place. Raises InputError for an unknown symbol.
+    """Returns the costs of a program, which `proto` contains, with these sizes of symbols.
+    Functions cost as much as their bodies. spare: the program is not used afterwards, so its calls
+    may be inlined in place. Raises InputError for an unknown symbol.
     """
     if spare and not dims:
         program = _opened(program) if program.functions else program
@@ -118,7 +118,7 @@ def costs_of(
 
 
 def _opened(program: Program) -> Program:
-    """Return the program with the bodies of functions inlined, unless there are too many nodes."""
+    """Returns the program with the bodies of functions inlined, unless there are too many nodes."""
     try:
         Inline(names="*").run(program, Trace())
     except InputError:  # too many nodes: the calls stay, with unknown costs
@@ -137,7 +137,7 @@ class _Account:
         return {name: OperatorCost(**counts) for name, counts in self.sums.items()}
 
     def block(self, block: BindingBlock, times: int | None) -> None:
-        """Count a block that runs `times` times; None: unknown."""
+        """Counts a block that runs `times` times; None: unknown."""
         for b in block.bindings:
             self._binding(b, times)
             if b.is_op("If"):
@@ -162,7 +162,7 @@ class _Account:
         _add(counts, "bytes", sum(known) if len(known) == len(sizes) else None)
 
     def _dearest(self, branches: list[BindingBlock], times: int | None) -> None:
-        """Count the most expensive branch, because only one of them runs."""
+        """Counts the most expensive branch, because only one of them runs."""
         tried = []
         for branch in branches:
             account = _Account()
@@ -183,7 +183,7 @@ def _add(counts: Counter[str], what: str, value: int | None) -> None:
 
 
 def _steps(b: Binding) -> int | None:
-    """Return the number of runs of the graphs inside a binding, or None."""
+    """Returns the number of runs of the graphs inside a binding, or None."""
     if b.is_op("Loop"):
         count = b.operand(0)
         # a condition may end it earlier
@@ -210,7 +210,7 @@ def _largest(values: Iterable[Var]) -> list[Sized]:
 
 
 def _peak(block: BindingBlock) -> int | None:
-    """Return the most bytes of inputs and values at one time: inputs always, a value from its
+    """Returns the most bytes of inputs and values at one time: inputs always, a value from its
     computation to its last reader.
     """
     last: dict[Var, int] = {}

@@ -60,7 +60,7 @@ class Comparison:
     )
 
     def models(self, a: ModelProto, b: ModelProto) -> None:
-        """Record everything in which b differs from a. External data is compared by content,
+        """Records everything in which b differs from a. External data is compared by content,
         wherever it is stored.
 
         Raises InputError if external data cannot be read.
@@ -78,7 +78,7 @@ class Comparison:
                 self._fields(f"function {name}", x, y, skip={"node", "name", "domain", "overload"})
 
     def operators(self) -> dict[str, tuple[int, int]]:
-        """Return the counts in a and in b of each operator whose counts differ."""
+        """Returns the counts in a and in b of each operator whose counts differ."""
         a, b = self.counts
         return {name: (a[name], b[name]) for name in sorted(_both(a, b)) if a[name] != b[name]}
 
@@ -95,7 +95,7 @@ class Comparison:
         )
 
     def _fields(self, what: str, a: Any, b: Any, skip: set[str]) -> None:
-        """Compare every protobuf field that nothing else compares."""
+        """Compares every protobuf field that nothing else compares."""
         for name in (f.name for f in a.DESCRIPTOR.fields):
             if name not in skip and getattr(a, name) != getattr(b, name):
                 self.lines["other"].append(f"{what}: {name} differs")
@@ -178,7 +178,7 @@ def _both(a: Iterable[Any], b: Iterable[Any]) -> list[Any]:
 def _changed(
     a: Mapping[str, _Entry], b: Mapping[str, _Entry], change: Callable[[_Entry, _Entry], str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the keys whose entries differ, each with " added", " removed" or the change; an empty
+    """Yields the keys whose entries differ, each with " added", " removed" or the change; an empty
     change means equal.
     """
     for key in _both(a, b):
@@ -250,7 +250,7 @@ def _attribute(a: AttributeProto) -> str:
 
 
 def _tensor(x: TensorProto | None, y: TensorProto | None, folders: Folders) -> str:
-    """Return the change of an initializer; empty if type and content are equal."""
+    """Returns the change of an initializer; empty if type and content are equal."""
     if x is None:
         return f"added ({_kind(y)})"
     if y is None:
@@ -314,7 +314,7 @@ class Diff(WithPage):
 
 
 def diff(a: ModelLike, b: ModelLike) -> Diff:
-    """Return the differences between two models, as `onnxgrad.diff` describes them."""
+    """Returns the differences between two models, as `onnxgrad.diff` describes them."""
     a, b = settled(a), settled(b)
     (x, folder_x), (y, folder_y) = proto_of(a), proto_of(b)
     found = Comparison((folder_x, folder_y))

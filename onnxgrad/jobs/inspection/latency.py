@@ -21,7 +21,7 @@ def measure(
     hooks: Hooks | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> BenchReport:
-    """Measure models, by label, on the same inputs; `on_round` receives the number of finished
+    """Measures models, by label, on the same inputs; `on_round` receives the number of finished
     rounds.
 
     The limits do not include the time of measuring. Raises InputError if the first model does not

@@ -25,8 +25,8 @@ class Open(Exception):
 
 
 def flops(b: Binding) -> int | None:
-    """Return the operations of one run of a binding, without those of nested graphs; None if a size
-    is open or no formula is known (see `has_formula`).
+    """Returns the operations of one run of a binding, without those of nested graphs; None if a
+    size is open or no formula is known (see `has_formula`).
     """
     formula = FORMULAS.get(domains.full_name(b.domain, b.op))
     try:
@@ -106,7 +106,7 @@ def _gemm(b: Binding) -> int:
 
 
 def _einsum(b: Binding) -> int:
-    """Return the cost of a loop over all indices that multiplies and adds up the operands."""
+    """Returns the cost of a loop over all indices that multiplies and adds up the operands."""
     terms = re.sub(r"\s", "", str(b.attr("equation"))).partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, v in zip(terms, b.inputs, strict=True):
@@ -120,7 +120,7 @@ def _einsum(b: Binding) -> int:
 
 
 def _convolution(weight: int, bias: int | None) -> Formula:
-    """Return the formula: each element of the result is a sum over a window of one group's
+    """Returns the formula: each element of the result is a sum over a window of one group's
     channels.
     """
 
@@ -132,7 +132,7 @@ def _convolution(weight: int, bias: int | None) -> Formula:
 
 
 def _transposed_convolution(b: Binding) -> int:
-    """Return the cost: each element of the operand goes to a window of one group's channels."""
+    """Returns the cost: each element of the operand goes to a window of one group's channels."""
     bias = 0 if b.operand(2) is None else _size(b.out)
     return 2 * _size(b.operand(0)) * prod(_shape(b.operand(1))[1:]) + bias
 
@@ -142,8 +142,8 @@ def _pool(each: int) -> Formula:
 
 
 def _sampled(b: Binding) -> int:
-    """Return the cost: each element of the result is a weighted sum of 2 or 4 neighbours along each
-    axis.
+    """Returns the cost: each element of the result is a weighted sum of 2 or 4 neighbours along
+    each axis.
     """
     x, y = _shape(b.operand(0)), _shape(b.out)
     axes = len(x) - 2 if b.is_op("GridSample") else sum(m != n for m, n in zip(x, y, strict=True))
@@ -158,7 +158,7 @@ def _sampled(b: Binding) -> int:
 
 
 def _recurrent(gates: int, rest: int) -> Formula:
-    """Return the formula: each gate is a product with the input and one with the state, two biases
+    """Returns the formula: each gate is a product with the input and one with the state, two biases
     and an activation. `rest` is the work per element of the state on the gates.
     """
 
@@ -176,7 +176,7 @@ def _recurrent(gates: int, rest: int) -> Formula:
 
 
 def _attention(b: Binding) -> int:
-    """Return the cost of the products of queries and keys, their softmax, and its product with the
+    """Returns the cost of the products of queries and keys, their softmax, and its product with the
     values.
     """
     q, k, v = (_shape(b.operand(i)) for i in range(3))

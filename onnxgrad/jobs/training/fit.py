@@ -84,7 +84,7 @@ class FittingLoop(TrainingLoop):
         return self._engine.leads
 
     def agree(self, value: T) -> T:
-        """Return the leading process's value; every process must call it."""
+        """Returns the leading process's value; every process must call it."""
         return self._engine.agree(value)
 
 
@@ -105,7 +105,7 @@ class FitHooks:
 
 
 def _ignore(event: Event) -> None:
-    """Ignore an event."""
+    """Ignores an event."""
 
 
 def fit(
@@ -115,7 +115,7 @@ def fit(
     *,
     original: ModelLike | None = None,
 ) -> Fitted:
-    """Train a model, or the step in a folder, and write the weights into `original`, which is the
+    """Trains a model, or the step in a folder, and writes the weights into `original`, which is the
     `model` of the result (None without an original). Raises InputError, Diverged and LimitReached.
     """
     hooks = hooks or FitHooks()
@@ -173,7 +173,7 @@ def fit(
 
 
 def _check_prediction(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> None:
-    """Predict one example of each file of inputs, so that a mistake is found before the training.
+    """Predicts one example of each file of inputs, so that a mistake is found before the training.
     Raises InputError.
     """
     for given in options.predict or {}:
@@ -187,7 +187,7 @@ def _check_prediction(trainer: FittingLoop, model: ModelLike, options: FitOption
 
 
 def _predict(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> None:
-    """Write the outputs of the trained model for each file of inputs."""
+    """Writes the outputs of the trained model for each file of inputs."""
     for given, path in (options.predict or {}).items():
         frozen = options.inputs_at and not is_folder(model)
         how = {
@@ -206,7 +206,7 @@ def is_folder(model: Any) -> bool:
 
 
 def _counted(options: FitOptions) -> FitOptions:
-    """Return the options with class weights counted in the labels of the data, if the loss has
+    """Returns the options with class weights counted in the labels of the data, if the loss has
     weight=balanced. Raises InputError.
     """
     loss, data = options.loss, options.data
@@ -229,7 +229,7 @@ def _metrics(options: FitOptions) -> dict[str, Any]:
 
 
 def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
-    """Return the arrays of a file, or with `inputs_at` the results of the model's frozen part on
+    """Returns the arrays of a file, or with `inputs_at` the results of the model's frozen part on
     them, unless the data has these results already.
     """
     given = read_npz(Path(data)) if isinstance(data, (str, os.PathLike)) else data
@@ -253,7 +253,7 @@ def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
 
 
 def _read(trainer: FittingLoop, arrays: Any, given: Any, labels: Collection[str] = ()) -> Any:
-    """Return the arrays of a file that the step or a metric reads."""
+    """Returns the arrays of a file that the step or a metric reads."""
     if not isinstance(given, (str, os.PathLike)):
         return arrays
     batch, path = trainer.task.manifest.of_role("batch"), os.fspath(given)
@@ -262,20 +262,20 @@ def _read(trainer: FittingLoop, arrays: Any, given: Any, labels: Collection[str]
 
 
 def _with_anchors(trainer: TrainingLoop, data: Any, options: FitOptions) -> dict[str, Any]:
-    """Return the constants, and the anchors of a proximal penalty unless the data has them."""
+    """Returns the constants, and the anchors of a proximal penalty unless the data has them."""
     given, own = options.constants or {}, data if isinstance(data, Mapping) else {}
     return {**{k: a for k, a in trainer.anchors.items() if k not in own}, **given}
 
 
 def _within_limits(event: Event) -> None:
-    """Raise LimitReached if the time limit is reached."""
+    """Raises LimitReached if the time limit is reached."""
     current().left()
 
 
 def _while_training(
     options: FitOptions, hooks: FitHooks, spent: float
 ) -> AbstractContextManager[Any]:
-    """Return the given limits, less the seconds `spent`; by default training has none."""
+    """Returns the given limits, less the seconds `spent`; by default training has none."""
     if options.timeout is None and options.max_memory is None:
         return nullcontext()
     left = MOST_SECONDS if options.timeout is None else max(options.timeout - spent, 1e-3)
@@ -286,7 +286,7 @@ def _while_training(
 def _naming_what_ended(
     folder: str | os.PathLike[str] | None, trainer: FittingLoop
 ) -> Iterator[None]:
-    """Add the step, and what was saved, to the message of a limit that ends training."""
+    """Adds the step, and what was saved, to the message of a limit that ends training."""
     try:
         yield
     except LimitReached as error:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False) -> TrainingStep:
-    """Return the training step of a model. in_place: large frozen weights of a model file stay in
+    """Returns the training step of a model. in_place: large frozen weights of a model file stay in
     the file. Otherwise large initial values move to a temporary file. Raises InputError.
     """
     average, scale = options.average, options.loss_scale
@@ -65,12 +65,12 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
 
 
 def _object(given: T | str | None, classes: Mapping[str, type[T]], what: str) -> T | None:
-    """Return the object of a text `NAME{option=value}`. Raises InputError."""
+    """Returns the object of a text `NAME{option=value}`. Raises InputError."""
     return read(given, classes, what) if isinstance(given, str) else given
 
 
 def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
-    """Compare the gradient of a step's loss with respect to a few of its weights with finite
+    """Compares the gradient of a step's loss with respect to a few of its weights with finite
     differences, at their initial values.
     """
     manifest = step.manifest

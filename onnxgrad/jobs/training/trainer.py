@@ -88,7 +88,7 @@ class TrainingLoop(HeldValues):
 
     @known_keywords
     def step(self, batch: Mapping[str, Array]) -> float:
-        """Run one step, or one micro-batch of it. Returns the loss before the update.
+        """Runs one step, or one micro-batch of it. Returns the loss before the update.
 
         Raises InputError for a batch that does not fit. Raises Diverged, which names the first
         value that is not finite, if the loss is not finite. The same holds for the norm of the
@@ -125,7 +125,7 @@ class TrainingLoop(HeldValues):
 
     @known_keywords
     def rate_at(self, number: int) -> float:
-        """Return the learning rate of that step."""
+        """Returns the learning rate of that step."""
         return self._rate_at(number)
 
     def _rate_at(self, number: int) -> float:
@@ -140,7 +140,7 @@ class TrainingLoop(HeldValues):
 
     @ending_together
     def train(self, options: RunOptions) -> History:
-        """Train until `options.epochs` epochs or `options.steps` steps are done. Raises InputError
+        """Trains until `options.epochs` epochs or `options.steps` steps are done. Raises InputError
         and Diverged as `step` does.
         """
         validation, folder, every = options.validation, options.folder, options.every
@@ -212,7 +212,7 @@ class TrainingLoop(HeldValues):
         return place is not None
 
     def _judge(self, found: Mapping[str, float], place: RunFolder | None, wanted: bool) -> None:
-        """Keep the weights if this evaluation is the best so far, and update the rate of a
+        """Keeps the weights if this evaluation is the best so far, and updates the rate of a
         ReduceOnPlateau.
         """
         self.progress = self.progress.judged(found)
@@ -229,7 +229,7 @@ class TrainingLoop(HeldValues):
             self._best = {fed.name: np.array(held[fed.name]) for fed in kept}
 
     def _take_up(self, place: RunFolder | None, options: RunOptions) -> None:
-        """Resume from the checkpoint in the folder, if there is one. Warn about a run without a
+        """Resumes from the checkpoint in the folder, if there is one. Warns about a run without a
         folder that has nothing left to train.
         """
         self._place = place
@@ -244,7 +244,7 @@ class TrainingLoop(HeldValues):
             self._save(place)
 
     def _resume(self, place: RunFolder, force: bool) -> None:
-        """Resume from the checkpoint in the folder, unless it precedes the first batch."""
+        """Resumes from the checkpoint in the folder, unless it precedes the first batch."""
         with self._stored(place.last) as (values, words):
             stands = Progress.of(words, str(place.last))
             if stands.begun:
@@ -257,7 +257,7 @@ class TrainingLoop(HeldValues):
             self._log.cut(stands.logged, stands.steps)
 
     def _batches(self, options: Batched, seed: int | None, metrics: object = None) -> Data:
-        """Return batches of `batch_size`; default: the only size that the step accepts, or 32."""
+        """Returns batches of `batch_size`; default: the only size that the step accepts, or 32."""
         fixed, inputs = self.task.manifest.fixed_batch, self.task.manifest.of_role("batch")
         size = options.batch_size or fixed or 32
         constants = options.constants or {}
@@ -267,11 +267,11 @@ class TrainingLoop(HeldValues):
         return beside(scaled(data, options.scale, inputs), constants)
 
     def _tell(self, event: Event, watching: Iterable[Callback]) -> bool:
-        """Call every callback. Returns whether one of them ends training."""
+        """Calls every callback. Returns whether one of them ends training."""
         return self._engine.agree(True in [callback(event) for callback in watching])
 
     def _held_out(self, data: Given | Data, options: RunOptions) -> dict[str, float]:
-        """Evaluate on the leading process, and return its result on every process."""
+        """Evaluates on the leading process, and returns its result on every process."""
         given = {**options.settings(Batched), **options.settings(Measured), "data": data}
         how = EvaluateOptions(**given)
         return self._engine.agree(self.evaluation(how) if self._engine.leads else {})
@@ -287,7 +287,7 @@ class TrainingLoop(HeldValues):
         place: RunFolder | None,
         every: int | None,
     ) -> bool:
-        """Train the rest of the current epoch. Returns whether a callback ends training."""
+        """Trains the rest of the current epoch. Returns whether a callback ends training."""
         taken = False
         for i, batch in enumerate(source.epoch(self.progress.epoch)):
             if not taken:
@@ -311,7 +311,7 @@ class TrainingLoop(HeldValues):
         return False
 
     def evaluation(self, options: EvaluateOptions) -> dict[str, float]:
-        """Return the mean loss over batches, weighted by their sizes, and each metric."""
+        """Returns the mean loss over batches, weighted by their sizes, and each metric."""
         self._evaluation = self._evaluation or self._open(self.task.evaluation)
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)
@@ -320,7 +320,7 @@ class TrainingLoop(HeldValues):
         return evaluated(self._evaluation, self.task, weights, batches, metrics)
 
     def predicted(self, options: PredictOptions) -> dict[str, Array]:
-        """Return the outputs of the model. Raises InputError as `Trainer.predict` does."""
+        """Returns the outputs of the model. Raises InputError as `Trainer.predict` does."""
         if self._prediction is None:
             if self.task.manifest.predict is None:
                 raise InputError(

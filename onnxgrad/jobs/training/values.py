@@ -77,7 +77,7 @@ class HeldValues:
 
     @parameters.setter
     def parameters(self, values: Mapping[str, Array]) -> None:
-        """Continue from these weights, with the states as they are. Raises InputError for names,
+        """Continues from these weights, with the states as they are. Raises InputError for names,
         shapes and dtypes other than those of `parameters`.
         """
         self._set(values, self.parameters, "parameters")
@@ -89,7 +89,7 @@ class HeldValues:
 
     @weights.setter
     def weights(self, values: Mapping[str, Array]) -> None:
-        """Continue from these weights and running statistics. Raises as for `parameters`."""
+        """Continues from these weights and running statistics. Raises as for `parameters`."""
         self._set(values, self.weights, "weights")
 
     @property
@@ -101,7 +101,7 @@ class HeldValues:
 
     @state.setter
     def state(self, values: Mapping[str, Array]) -> None:
-        """Continue from these values. Raises InputError as for `parameters`."""
+        """Continues from these values. Raises InputError as for `parameters`."""
         self._set(values, self.state, "state")
 
     @property
@@ -113,8 +113,8 @@ class HeldValues:
 
     @vector.setter
     def vector(self, elements: Array) -> None:
-        """Continue from these weights, as `parameters` is set. Raises InputError for another length
-        or dtype.
+        """Continues from these weights, as `parameters` is set. Raises InputError for another
+        length or dtype.
         """
         own = self.parameters
         self._set(parted(np.asarray(elements), own, "vector"), own, "vector")
@@ -127,7 +127,7 @@ class HeldValues:
 
     @known_keywords
     def delta(self, before: Mapping[str, Array], examples: float = 1) -> Delta:
-        """Return the change of `parameters` since they were `before`. `apply` weights it by
+        """Returns the change of `parameters` since they were `before`. `apply` weights it by
         `examples`, the number of examples that were read. Raises InputError if names, shapes or
         dtypes differ.
         """
@@ -137,7 +137,7 @@ class HeldValues:
 
     @known_keywords
     def apply(self, deltas: Sequence[Delta | str | PathLike[str]], rate: float = 1.0) -> None:
-        """Add `rate` times the mean of deltas to `parameters`. Deltas are weighted by their
+        """Adds `rate` times the mean of deltas to `parameters`. Deltas are weighted by their
         examples, and may be paths. Raises InputError for a delta of a different model, and as
         `train.average` does.
         """
@@ -152,7 +152,7 @@ class HeldValues:
         self._set({k: a.astype(own[k].dtype) for k, a in new.items()}, own, "deltas")
 
     def _set(self, values: Mapping[str, Array], own: Mapping[str, Array], where: str) -> None:
-        """Continue from other values. The best weights so far are forgotten."""
+        """Continues from other values. The best weights so far are forgotten."""
         check_alike(values, own, where)
         self._check_whole()
         held, states = self._engine.held, self.task.manifest.of_role("state")
@@ -183,7 +183,7 @@ class HeldValues:
 
     @known_keywords
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a checkpoint, a single file that is replaced atomically. Raises InputError if the
+        """Writes a checkpoint, a single file that is replaced atomically. Raises InputError if the
         last step diverged and overwrote states, or if the path cannot be written.
         """
         self._write(Path(path))
@@ -211,7 +211,7 @@ class HeldValues:
             )
 
     def restored(self, path: Path, options: RestoreOptions) -> None:
-        """Continue from a file of `save`. Raises InputError as `Trainer.restore` does."""
+        """Continues from a file of `save`. Raises InputError as `Trainer.restore` does."""
         with self._stored(path) as (values, words):
             self._go_on(values, words, str(path), options.force)
         if self._before is not None:  # each `fit` sets its own length
@@ -219,7 +219,7 @@ class HeldValues:
 
     @contextmanager
     def _stored(self, path: Path) -> Iterator[tuple[Mapping[str, Array], Mapping[str, str]]]:
-        """Yield the values and the metadata of a checkpoint, read on access inside of the context.
+        """Yields the values and the metadata of a checkpoint, read on access inside of the context.
         With several processes, the leading one reads everything.
         """
         if self._engine.alone:
@@ -253,7 +253,7 @@ class HeldValues:
         self._facts |= {k: v for k, v in before.items() if of_an_epoch(k)}
 
     def _know(self, facts: Mapping[str, Any]) -> None:
-        """Add the facts of the data, as of its first batch, to those of the run. Raises
+        """Adds the facts of the data, as of its first batch, to those of the run. Raises
         InputError if the restored checkpoint belongs to a different run.
         """
         own = {k: v for k, v in self._facts.items() if not of_an_epoch(k)}
@@ -277,7 +277,7 @@ class HeldValues:
     # ---- the trained model -----------------------------------------------------------------------
 
     def exported(self, model: ModelLike, options: ExportOptions) -> Any:
-        """Return the model with the trained weights, in the type you passed in, or None after
+        """Returns the model with the trained weights, in the type you passed in, or None after
         writing it to a path.
         """
         weights, how = self.trained(options)
@@ -285,7 +285,7 @@ class HeldValues:
         return export(model, weights, how, repairs=repairs, path=options.path)
 
     def trained(self, options: Chosen) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return the weights to export, and how they were trained."""
+        """Returns the weights to export, and how they were trained."""
         best = (options.weights or self._kept) == "best"
         steps = self.progress.best_step if best else self.progress.steps
         how = {"steps": steps, "optimizer": dict(self.task.manifest.optimizer)}
@@ -297,7 +297,7 @@ class HeldValues:
 
     @contextmanager
     def _best_values(self) -> Iterator[Mapping[str, Array]]:
-        """Yield the values of the best evaluation. Raises InputError if they are not kept."""
+        """Yields the values of the best evaluation. Raises InputError if they are not kept."""
         if self.progress.best_step == self.progress.steps:
             yield self._engine.held
             return

@@ -26,7 +26,7 @@ from onnxgrad.rewrite.trace import Trace
 
 
 def kind_of(group: Sequence[Branch]) -> str | None:
-    """Return a description of a group of branches: their number, operator and types. None if the
+    """Returns a description of a group of branches: their number, operator and types. None if the
     weights have other readers, because merging would enlarge the file or join them at each run.
     """
     first = group[0].root
@@ -63,7 +63,7 @@ class _Seen:
 
 
 def merging(pipeline: Pipeline) -> list[FamilyPass]:
-    """Return the passes that merge parallel products by a static rule, which measurement may
+    """Returns the passes that merge parallel products by a static rule, which measurement may
     replace.
     """
     return [
@@ -74,7 +74,7 @@ def merging(pipeline: Pipeline) -> list[FamilyPass]:
 
 
 def with_kinds(pipeline: Pipeline, chosen: dict[str, frozenset[str]]) -> Pipeline:
-    """Return the pipeline with passes that merge exactly the groups of these kinds."""
+    """Returns the pipeline with passes that merge exactly the groups of these kinds."""
 
     def own(p: Pass) -> Pass:
         if not isinstance(p, FamilyPass) or p.name not in chosen:
@@ -85,13 +85,13 @@ def with_kinds(pipeline: Pipeline, chosen: dict[str, frozenset[str]]) -> Pipelin
 
 
 def _always(p: FamilyPass, check: Check) -> FamilyPass:
-    """Return the pass with every group that `check` admits, without its static rule."""
+    """Returns the pass with every group that `check` admits, without its static rule."""
     # passes with a static rule have the field, their common base does not
     return replace(p, merge="always", check=check)  # type: ignore[call-arg]
 
 
 def kinds_in(model: ModelLike, pipeline: Pipeline) -> dict[str, dict[str, bool]]:
-    """Return the kinds of groups by pass, and whether the static rule merges them."""
+    """Returns the kinds of groups by pass, and whether the static rule merges them."""
     found: dict[str, dict[str, bool]] = {}
     for p in merging(pipeline):
         seen = _Seen()
@@ -167,7 +167,7 @@ class Choices:
 
     @staticmethod
     def of(model: ModelLike, pipeline: Pipeline) -> Choices:
-        """Return the decisions to take about `model`, starting from `pipeline`."""
+        """Returns the decisions to take about `model`, starting from `pipeline`."""
         named = {p.name for p in pipeline.passes}
         found = [Choice(f"without {name}", without=name) for name in _OPTIONAL if name in named]
         for item, before in _OFFERED:
@@ -185,7 +185,7 @@ class Choices:
         return Choices(pipeline, tuple(found), kinds)
 
     def made(self, kept: Iterable[Choice]) -> Pipeline:
-        """Return the pipeline with these decisions."""
+        """Returns the pipeline with these decisions."""
         passes = list(self.pipeline.passes)
         kinds = {name: {k for k, on in own.items() if on} for name, own in self.kinds.items()}
         decided: set[str] = set()
@@ -204,7 +204,7 @@ class Choices:
 
 
 def _about_kinds(name: str, kinds: Mapping[str, bool]) -> list[Choice]:
-    """Return the decision on all kinds at once, which has the largest effect, then one for each
+    """Returns the decision on all kinds at once, which has the largest effect, then one for each
     kind.
     """
     found = []
@@ -224,12 +224,12 @@ def _has(pipeline: Pipeline, item: str) -> bool:
 
 
 def _plain(p: Pass) -> dict[str, Any]:
-    """Return the options of a pass, without those that a pipeline sets for all its passes."""
+    """Returns the options of a pass, without those that a pipeline sets for all its passes."""
     return {k: v for k, v in vars(p).items() if k not in ("merge", "provider", "check")}
 
 
 def _with(passes: list[Pass], choice: Choice) -> list[Pass]:
-    """Return the passes with the chosen one, which replaces passes of its name with other
+    """Returns the passes with the chosen one, which replaces passes of its name with other
     options.
     """
     (offered,) = parse_passes(choice.item)
@@ -242,7 +242,7 @@ def _with(passes: list[Pass], choice: Choice) -> list[Pass]:
 
 
 def described(pipeline: Pipeline) -> list[str]:
-    """Return each pass with its options, as in a file of decisions."""
+    """Returns each pass with its options, as in a file of decisions."""
     return [
         repr(replace(p, check=None) if isinstance(p, FamilyPass) else p) for p in pipeline.passes
     ]

@@ -68,7 +68,7 @@ class Measuring:
         return (self.options.get("provider", "cpu"), self.options.get("threads", 1)) == ("cpu", 1)
 
     def ratio(self, a: ModelProto, b: ModelProto, seconds: float) -> tuple[float, float]:
-        """Return the ratio of the time of `b` to that of `a`, and the uncertainty of the median.
+        """Returns the ratio of the time of `b` to that of `a`, and the uncertainty of the median.
         Raises InputError if either does not run.
         """
         conditions, models = Conditions(**self.options), {"before": a, "after": b}
@@ -83,7 +83,7 @@ class Measuring:
 def tune(
     model: ModelLike, pipeline: Pipeline, measuring: Measuring, on_choice: OnChoice | None = None
 ) -> Tuned:
-    """Decide every choice for `model`, greedily in order, within `measuring.seconds`; `on_choice`
+    """Decides every choice for `model`, greedily in order, within `measuring.seconds`; `on_choice`
     receives each choice and the share done.
 
     A choice is kept if its median ratio is below 1 by more than the spread and more than a
@@ -116,7 +116,7 @@ class _Search:
         return to_proto(program, weights=True)
 
     def decide(self, choice: Choice, left: int) -> None:
-        """Measure one choice, with `left` choices to share the time, and keep it or not."""
+        """Measures one choice, with `left` choices to share the time, and keeps it or not."""
         if time.monotonic() >= self.deadline:
             self.decisions.append(Decision(choice.name, False, why=LATE))
             return
@@ -136,7 +136,7 @@ class _Search:
             self.current = candidate
 
     def confirmed(self) -> Decision | None:
-        """Compare the result with the static rule, and keep nothing if it is not faster."""
+        """Compares the result with the static rule, and keeps nothing if it is not faster."""
         if not self.kept:
             return None
         ratio, spread = self._measured(self.static, self.current, 1)

@@ -33,7 +33,7 @@ _MEASURED_ON = ("provider", "threads", "inputs", "dims")
 
 
 def digest(model: ModelLike) -> str:
-    """Return the sha256 of a model and its external weights. Raises InputError if a file cannot be
+    """Returns the sha256 of a model and its external weights. Raises InputError if a file cannot be
     read.
     """
     proto, folder = proto_of(model)
@@ -46,7 +46,7 @@ def digest(model: ModelLike) -> str:
 def record(
     model: ModelLike, pipeline: Pipeline, measuring: Measuring, tuned: Tuned
 ) -> dict[str, Any]:
-    """Return the content of the file in JSON types. `pipeline` is that of the static rule."""
+    """Returns the content of the file in JSON types. `pipeline` is that of the static rule."""
     options = measuring.options
     return {
         "format": _FORMAT,
@@ -67,7 +67,7 @@ def record(
 
 
 def _shown(inputs: Any) -> Any:
-    """Return the names of files, or the shapes of values."""
+    """Returns the names of files, or the shapes of values."""
     if inputs is None or isinstance(inputs, str):
         return inputs
     if isinstance(inputs, Mapping):
@@ -76,7 +76,7 @@ def _shown(inputs: Any) -> Any:
 
 
 def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write the file completely or not at all. Raises InputError."""
+    """Writes the file completely or not at all. Raises InputError."""
     try:
         write_whole(path, (printable_json(data, indent=1) + "\n").encode())
     except OSError as error:
@@ -84,7 +84,7 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the decisions in a file. Raises InputError if it is missing or another kind
+    """Returns the decisions in a file. Raises InputError if it is missing or another kind
     of file.
     """
     try:
@@ -104,7 +104,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def replayed(model: ModelLike, pipeline: Pipeline, data: Mapping[str, Any], where: str) -> Tuned:
-    """Return the decisions of a file, without measuring. Raises InputError if they were made for
+    """Returns the decisions of a file, without measuring. Raises InputError if they were made for
     another model, other passes or by another version.
     """
     if data.get("model") != digest(model):
@@ -139,7 +139,7 @@ class Tuning:
 
     @staticmethod
     def of(given: Any) -> Tuning | None:
-        """Return the meaning of `tune` of `optimize`: true and seconds measure, a file or its
+        """Returns the meaning of `tune` of `optimize`: true and seconds measure, a file or its
         contents are replayed. Raises InputError.
         """
         if given is None or given is False:
@@ -160,7 +160,7 @@ class Tuning:
         options: Mapping[str, Any],
         on_choice: OnChoice | None = None,
     ) -> tuple[Pipeline, dict[str, Any]]:
-        """Return the pipeline for `model`, and the decisions in JSON types.
+        """Returns the pipeline for `model`, and the decisions in JSON types.
 
         `options` are those of the proof; `on_choice` receives each choice. Raises InputError for a
         model that does not run, and for decisions about another model.

@@ -49,7 +49,7 @@ class Window:
 
 
 def window(root: Binding) -> Window | None:
-    """Read the window of a Conv; None if the kernel's size is unknown or contradicts
+    """Reads the window of a Conv; None if the kernel's size is unknown or contradicts
     `kernel_shape`.
     """
     weights = root.operand(1)
@@ -155,7 +155,7 @@ def _concat(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> Var:
 
 
 def _concat_groups(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> Var:
-    """Concatenate group by group along axis 0: group g of every branch, then group g + 1 of every
+    """Concatenates group by group along axis 0: group g of every branch, then group g + 1 of every
     branch.
     """
     rest = list((values[0].shape or ())[1:])
@@ -172,7 +172,7 @@ def _concat_groups(values: Sequence[Var], sizes: Sequence[Dim], groups: int) -> 
 
 
 def _gathered(y: Var, sizes: Sequence[int], groups: int) -> tuple[Var, ...]:
-    """Gather the channels of each branch from `y`. Its channels are ordered by group, and within a
+    """Gathers the channels of each branch from `y`. Its channels are ordered by group, and within a
     group by branch.
     """
     per_group = [n // groups for n in sizes]

@@ -26,7 +26,7 @@ def concat(values: Sequence[Var], axis: int) -> Var:
 
 
 def stack(values: Sequence[Var], rank: int) -> Var:
-    """Stack values of one shape along a new axis 0 in front of `rank` others; computed at once if
+    """Stacks values of one shape along a new axis 0 in front of `rank` others; computed at once if
     all are constants.
     """
     known = [v.const for v in values]
@@ -43,7 +43,7 @@ def stack(values: Sequence[Var], rank: int) -> Var:
 def split(
     value: Var, sizes: Sequence[Dim], sources: Sequence[Var], source_axis: int, axis: int
 ) -> tuple[Var, ...]:
-    """Split `value` along `axis` into parts that are as long as the sources along `source_axis`.
+    """Splits `value` along `axis` into parts that are as long as the sources along `source_axis`.
     Unknown sizes are computed at run time.
     """
     known = [d for d in sizes if isinstance(d, int)]

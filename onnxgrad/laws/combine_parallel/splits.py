@@ -35,18 +35,18 @@ class Parts(ABC):
 
     @abstractmethod
     def join(self, operands: Sequence[Var | None]) -> Var | None:
-        """Join the operands of the branches into one operand for `whole`. A branch without one gets
-        -0.0, which changes no sum.
+        """Joins the operands of the branches into one operand for `whole`. A branch without one
+        gets -0.0, which changes no sum.
 
         Returns None if that requires an unknown size.
         """
 
     @abstractmethod
     def of(self, whole: Var) -> tuple[Var, ...]:
-        """Emit the same parts of another value."""
+        """Emits the same parts of another value."""
 
     def again(self, whole: Var) -> Parts:
-        """Return the Parts of another value, divided in the same way."""
+        """Returns the Parts of another value, divided in the same way."""
         outs = self.of(whole)
         made = tuple(dict.fromkeys(v.definition for v in outs if v.definition is not None))
         return replace(self, whole=whole, outs=outs, made=made)
@@ -61,7 +61,7 @@ class _Channels(Parts):
     behind: int
 
     def takes(self, operand: Var, out: Var) -> bool:
-        """Accept one value per channel, or one constant for all channels."""
+        """Accepts one value per channel, or one constant for all channels."""
         shape, n = operand.shape, self._channels(out)
         if shape is None or n is None or out.rank is None or len(shape) > out.rank:
             return False
@@ -117,7 +117,7 @@ class SplitParts(_Channels):
         return SplitParts(whole, tuple(outs), (split,), behind, axis)
 
     def of(self, whole: Var) -> tuple[Var, ...]:
-        """Emit a Split with the same sizes, as an operand or (before opset 13) an attribute."""
+        """Emits a Split with the same sizes, as an operand or (before opset 13) an attribute."""
         split = self.made[0]
         sizes: Any = split.inputs[1] if len(split.inputs) > 1 else split.attr("split")
         return op.Split(whole, sizes, axis=self.axis, outputs=len(self.outs))
@@ -148,7 +148,7 @@ class GatheredParts(_Channels):
         return GatheredParts(whole, outs, tuple(gathers), (whole.rank or 2) - 2, tuple(known))
 
     def of(self, whole: Var) -> tuple[Var, ...]:
-        """Emit the same Gathers."""
+        """Emits the same Gathers."""
         return tuple(op.Gather(whole, np.array(i, np.int64), axis=1) for i in self.indices)
 
     def _joined(self, rows: Sequence[Var]) -> Var:
@@ -176,7 +176,7 @@ class StackedParts(Parts):
         return StackedParts(whole, tuple(b.out for b in squeezes), (split, *squeezes))
 
     def takes(self, operand: Var, out: Var) -> bool:
-        """Accept any operand of known sizes that broadcasts to the branch."""
+        """Accepts any operand of known sizes that broadcasts to the branch."""
         shape = operand.shape
         return (
             shape is not None
@@ -186,7 +186,7 @@ class StackedParts(Parts):
         )
 
     def join(self, operands: Sequence[Var | None]) -> Var | None:
-        """Stack the operands, as the results are stacked, in one shape."""
+        """Stacks the operands, as the results are stacked, in one shape."""
         shape = next((v.shape for v in operands if v is not None), None)
         rank = self.outs[0].rank
         if (
@@ -202,7 +202,7 @@ class StackedParts(Parts):
         return stack(full, rank)
 
     def of(self, whole: Var) -> tuple[Var, ...]:
-        """Emit a Split into parts of length 1, and squeeze each part."""
+        """Emits a Split into parts of length 1, and squeezes each part."""
         parts = op.Split(whole, [1] * len(self.outs), axis=0, outputs=len(self.outs))
         return tuple(op.Squeeze(part, [0]) for part in parts)
 
@@ -253,7 +253,7 @@ _BESIDE = {"Add": True, "Mul": True, "Sub": False, "Div": False, "PRelu": False}
 
 
 def lift_above_split(emitted: Sequence[Binding], trace: Trace) -> None:
-    """Move the operators that read the parts in `emitted` above the Split, as long as all branches
+    """Moves the operators that read the parts in `emitted` above the Split, as long as all branches
     have the same operators.
     """
     for found in list(_parts(emitted)):
@@ -333,8 +333,8 @@ def _moved(
     whole: Callable[[], Var],
     trace: Trace,
 ) -> Parts | None:
-    """Emit `whole` and replace the results `replaced` of the branches by its parts. Returns the new
-    parts; None if that was declined.
+    """Emits `whole` and replaces the results `replaced` of the branches by its parts. Returns the
+    new parts; None if that was declined.
     """
     moved: list[Parts] = []
 

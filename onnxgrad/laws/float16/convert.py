@@ -60,7 +60,7 @@ class Conversion:
         self._forget(before)
 
     def _forget(self, values: Iterable[Var]) -> None:
-        """Remove Casts and constants that have no readers left."""
+        """Removes Casts and constants that have no readers left."""
         for v in values:
             if v in self.widened and v.definition is not None:
                 v.block.remove_unused([v.definition])
@@ -70,7 +70,7 @@ class Conversion:
                 v.block.remove_initializer(v)
 
     def input(self, x: Var) -> None:
-        """Convert a graph input to float16."""
+        """Converts a graph input to float16."""
         if x.initializer is not None:
             _write(x, _plain(x).astype(np.float16))
         wide = self._widen(x, ())
@@ -81,7 +81,7 @@ class Conversion:
             v.block.remove_unused([v.definition] if v.definition else [])
 
     def output(self, v: Var, block: BindingBlock) -> None:
-        """Convert a graph output to float16."""
+        """Converts a graph output to float16."""
         name = v.name
         block.return_instead(v, self._half(v, block, ()))
         self._declare(block, name, next(o for o in block.outputs if o.name == name))
@@ -126,7 +126,9 @@ class Conversion:
         )
 
     def _widen(self, v: Var, sources: Sequence[Binding]) -> list[Var]:
-        """Change the value to float16 and let its readers read Casts to float32. Returns these."""
+        """Changes the value to float16 and lets its readers read Casts to float32. Returns
+        these.
+        """
         self._retype(v)
         made: dict[BindingBlock, Var] = {}
 
@@ -148,13 +150,13 @@ class Conversion:
         return list(made.values())
 
     def _retype(self, v: Var) -> None:
-        """Change the type of the value to float16, and its declaration in the file as well."""
+        """Changes the type of the value to float16, and its declaration in the file as well."""
         v.type = TensorType(_FLOAT16, v.shape)
         self._declare(v.block, v.name, v)
         v.block.touch()
 
     def _declare(self, block: BindingBlock, name: str, v: Var) -> None:
-        """Declare `v` in float16 if the file declared `name`."""
+        """Declares `v` in float16 if the file declared `name`."""
         if block not in self.declared:
             proto = block.proto
             graph = proto if isinstance(proto, GraphProto) else GraphProto()
@@ -176,12 +178,12 @@ def _plain(x: Var) -> Array:
 
 
 def _write(v: Var, array: Array | TensorProto) -> None:
-    """Set the value of a constant."""
+    """Sets the value of a constant."""
     v.set_constant(tensor_of(array, v.initializer, v.name if v.definition is None else ""))
 
 
 def _name_the_type(b: Binding, attribute: str) -> None:
-    """Set the attribute that determines the type of the result to float16."""
+    """Sets the attribute that determines the type of the result to float16."""
     if attribute != "value":
         b.set_attribute(attribute, _FLOAT16)
         return

@@ -45,7 +45,7 @@ class Halved:
 
     @property
     def notes(self) -> list[str]:
-        """Describe the changes of numbers that float16 cannot represent."""
+        """Describes the changes of numbers that float16 cannot represent."""
         size, found = self.size, []
         if self.far:
             found.append(f"{self.far:,} of {size:,} numbers stood for infinity and became ±65504")
@@ -57,7 +57,7 @@ class Halved:
 
 
 def halved(array: Array, *, masking: bool) -> Halved | str:
-    """Convert a float32 array to float16, or return the reason why it must not be converted.
+    """Converts a float32 array to float16, or returns the reason why it must not be converted.
 
     `masking`: the operator adds the numbers, or chooses or bounds by them, and never divides. Then
     numbers beyond FAR become the largest float16 number. A single small number (such as an epsilon)
@@ -70,7 +70,7 @@ def halved(array: Array, *, masking: bool) -> Halved | str:
 
 
 def halved_constant(v: Var, *, masking: bool) -> Halved | str | None:
-    """Convert a constant as `halved` does; None if its value is no array. A large one in an
+    """Converts a constant as `halved` does; None if its value is no array. A large one in an
     external file is read in pieces, and converted when it is written.
     """
     tensor, program = v.initializer, v.block.program
@@ -84,7 +84,7 @@ def halved_constant(v: Var, *, masking: bool) -> Halved | str | None:
 
 
 def _judged(made: Array | TensorProto, parts: Iterable[Array], masking: bool) -> Halved | str:
-    """Return `made`, the numbers of these parts in float16, or the reason against it."""
+    """Returns `made`, the numbers of these parts in float16, or the reason against it."""
     size = lost = far = beyond = kept = 0
     most = 0.0
     for part in parts:

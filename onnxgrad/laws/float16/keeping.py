@@ -93,7 +93,7 @@ def plan(
     convert: Sequence[str] = (),
     stay: Mapping[str, str] = MappingProxyType({}),
 ) -> Float16Plan:
-    """Decide for every binding of the main graph and its nested graphs. `keep` and `convert` are
+    """Decides for every binding of the main graph and its nested graphs. `keep` and `convert` are
     names or globs of nodes, results and operators; `convert` overrules other reasons to stay, but
     not `keep`. `large`: values that exceeded 65504 in a run. `stay`: results of further bindings
     that stay, with their reasons. Raises InputError if a name in `keep` or `convert` matches
@@ -268,7 +268,7 @@ def _constants(b: Binding, form: Form | str) -> tuple[dict[Var, Halved], str]:
 
 
 def _carry_far(b: Binding, found: Float16Plan) -> None:
-    """Mark the results as possibly infinite if an operand is."""
+    """Marks the results as possibly infinite if an operand is."""
     if b.domain != "" or b.op not in _MASKING:
         return
     for v in b.inputs:

@@ -42,11 +42,11 @@ class QuantizedCall:
     note: Note
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """Return the attribute of the node, else the default of the schema, else `default`."""
+        """Returns the attribute of the node, else the default of the schema, else `default`."""
         return self.binding.attr(name, default)
 
     def written(self, *names: str) -> dict[str, Any]:
-        """Return those of the attributes that the node has. Raises Decline if the channels are the
+        """Returns those of the attributes that the node has. Raises Decline if the channels are the
         last axis.
         """
         decline_if(
@@ -63,7 +63,7 @@ class QuantizedCall:
         axes: tuple[int, ...],
         bias: Var | None = None,
     ) -> None:
-        """Add a note if float32 may round the sums of products of `x` with `w` over these axes of
+        """Adds a note if float32 may round the sums of products of `x` with `w` over these axes of
         `w`.
         """
         short = shortfall(accumulated(x, x_zero, w, w_zero, axes, bias))
@@ -74,7 +74,7 @@ class QuantizedCall:
 def operands_of(
     b: Binding, names: Sequence[str], optional: Collection[str] = ()
 ) -> list[Var | None]:
-    """Return the operands in the order of their names, whose endings determine the checks.
+    """Returns the operands in the order of their names, whose endings determine the checks.
 
     A `_scale` must be float32, a `_zero` may be absent, and a value with a zero point must have 8
     or 16 bits. All operands except the `optional` ones must exist and have a known type. Raises
@@ -115,18 +115,18 @@ Names = tuple[str, ...]
 
 
 def triple(name: str) -> Names:
-    """Return the names of the three operands of a Quantized."""
+    """Returns the names of the three operands of a Quantized."""
     return (name, f"{name}_scale", f"{name}_zero")
 
 
 def grouped(values: Sequence[Any], groups: Sequence[Names]) -> list[Any]:
-    """Return the argument of each parameter: one operand, or three operands as a Quantized."""
+    """Returns the argument of each parameter: one operand, or three operands as a Quantized."""
     left = iter(values)
     return [next(left) if len(g) == 1 else Quantized(*islice(left, 3)) for g in groups]
 
 
 def law(name: str, domain: str = CONTRIB) -> Callable[[Law], Law]:
-    """Return a decorator that registers a law of the operator `name`. The parameter names of the
+    """Returns a decorator that registers a law of the operator `name`. The parameter names of the
     law determine the operands.
     """
 
@@ -142,7 +142,7 @@ def law(name: str, domain: str = CONTRIB) -> Callable[[Law], Law]:
 def keep(
     name: str, domain: str, formula: Law, groups: Sequence[Names], optional: Collection[str] = ()
 ) -> None:
-    """Register a law whose parameters receive these groups of operands."""
+    """Registers a law whose parameters receive these groups of operands."""
     names = [n for group in groups for n in group]
 
     def applied(b: Binding, form: Form, note: Note) -> list[Any]:
@@ -154,12 +154,12 @@ def keep(
 
 
 def dtype_of(zero: Var | None, like: Var) -> int:
-    """Return the dtype of integers with this zero point, or the dtype of `like` without one."""
+    """Returns the dtype of integers with this zero point, or the dtype of `like` without one."""
     return zero.dtype if zero is not None and zero.dtype in LIMITS else like.dtype
 
 
 def dynamically(call: QuantizedCall, x: Var) -> Quantized:
-    """Return `x` quantized to 8 bits by its least and largest element."""
+    """Returns `x` quantized to 8 bits by its least and largest element."""
     low = op.Min(op.ReduceMin(x, keepdims=0), 0.0)
     high = op.Max(op.ReduceMax(x, keepdims=0), 0.0)
     span = (high - low) / 255.0

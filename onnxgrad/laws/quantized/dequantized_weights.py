@@ -65,7 +65,7 @@ def _fits(scale: Var, zero: Var | None, channels: bool = False) -> bool:
 
 
 def _factors(a: Var, scale: Var) -> tuple[Var, Var] | None:
-    """Return the two factors of `scale`: the scale by which `a` was rounded if it is one of them,
+    """Returns the two factors of `scale`: the scale by which `a` was rounded if it is one of them,
     else the first, and the other.
     """
     rounded = _scale_of(a)
@@ -81,7 +81,7 @@ def _factors(a: Var, scale: Var) -> tuple[Var, Var] | None:
 
 
 def _scale_of(a: Var) -> Var | None:
-    """Return the scale by which `a` was rounded, if `a` is directly the result of a
+    """Returns the scale by which `a` was rounded, if `a` is directly the result of a
     quantization.
     """
     b = a.definition

@@ -75,7 +75,7 @@ class PlainForm(Form):
 
 
 def centred(x: Var, zero: Var | None, axis: int | None = None) -> Var:
-    """Return x - zero as float32, exactly: both have at most 16 bits, or `x` is an int32 bias
+    """Returns x - zero as float32, exactly: both have at most 16 bits, or `x` is an int32 bias
     without a zero point.
     """
     wide = op.Cast(x, to=TensorProto.FLOAT)
@@ -85,7 +85,7 @@ def centred(x: Var, zero: Var | None, axis: int | None = None) -> Var:
 
 
 def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None) -> Var:
-    """Return whole + zero, limited to the range of `dtype`."""
+    """Returns whole + zero, limited to the range of `dtype`."""
     low, high = LIMITS[dtype]
     if zero is not None:
         whole = whole + along(op.Cast(zero, to=TensorProto.FLOAT), axis, whole)
@@ -94,13 +94,13 @@ def saturated(whole: Any, zero: Var | None, dtype: int, axis: int | None = None)
 
 
 def rounded(v: Any) -> Var:
-    """Round ties to even, as QuantizeLinear does."""
+    """Rounds ties to even, as QuantizeLinear does."""
     decline_if(v.block.opsets[""] < 11, "rounding by plain operators needs opset 11")
     return op.Round(v)
 
 
 def along(v: Var, axis: int | None, data: Var) -> Var:
-    """Return a scale or zero point in a shape that broadcasts with `data`: a vector along `axis`,
+    """Returns a scale or zero point in a shape that broadcasts with `data`: a vector along `axis`,
     or a scalar for one element.
     """
     shape = _shape(v)
@@ -140,7 +140,7 @@ _UNIT = 2.0**-24
 
 
 def reach(x: Var, zero: Var | None) -> int:
-    """Return the largest |x - zero|: of the values if both are constant, else by the dtype."""
+    """Returns the largest |x - zero|: of the values if both are constant, else by the dtype."""
     low, high = LIMITS[x.dtype]
     if zero is None:
         at = np.zeros(1, np.int64)
@@ -159,7 +159,7 @@ def accumulated(
     summed: tuple[int, ...],
     bias: Var | None,
 ) -> tuple[int, int] | None:
-    """Return (number of terms, largest |sum|) of the products of `x` with `w` over the axes
+    """Returns (number of terms, largest |sum|) of the products of `x` with `w` over the axes
     `summed` of `w`, or None if unknown.
     """
     if w.shape is None:
@@ -186,7 +186,7 @@ def accumulated(
 
 
 def _centred(w: Var, zero: Var | None, summed: tuple[int, ...]) -> Array | None:
-    """Return |w - zero| if both are constant and the zero point is a scalar or has one value per
+    """Returns |w - zero| if both are constant and the zero point is a scalar or has one value per
     slice of the sums.
     """
     array = w.const
@@ -220,7 +220,7 @@ class Shortfall:
 
 
 def shortfall(found: tuple[int, int] | None) -> Shortfall | None:
-    """Return the Shortfall if float32 cannot hold the sums exactly, else None."""
+    """Returns the Shortfall if float32 cannot hold the sums exactly, else None."""
     if found is None:
         return Shortfall(
             None, "the length of the sum is unknown: exact only while the sums stay below 2^24"

@@ -53,7 +53,7 @@ class Rounding:
 
 
 def island(b: Binding) -> Island:
-    """Return the operands of a MatMul or Conv that can be computed in integers. Raises Decline
+    """Returns the operands of a MatMul or Conv that can be computed in integers. Raises Decline
     otherwise.
     """
     x, w = dequantized(b.inputs[0]), dequantized(b.inputs[1])
@@ -86,7 +86,7 @@ def island(b: Binding) -> Island:
 
 
 def _bias(b: Binding, x: Scaled, w: Scaled) -> Var | None:
-    """Return the bias as integers of scale s_x s_w. Raises Decline if it has another
+    """Returns the bias as integers of scale s_x s_w. Raises Decline if it has another
     scale or none.
     """
     bias = b.operand(2)
@@ -109,7 +109,7 @@ def _bias(b: Binding, x: Scaled, w: Scaled) -> Var | None:
 
 
 def _rounded_bias(bias: Var, scales: Array) -> Var:
-    """Return a float bias as integers of these scales. Raises Decline if the bias is not an exact
+    """Returns a float bias as integers of these scales. Raises Decline if the bias is not an exact
     multiple.
     """
     array = bias.const
@@ -124,7 +124,7 @@ def _rounded_bias(bias: Var, scales: Array) -> Var:
 
 
 def rounding(found: Island, to: Scaled) -> Rounding:
-    """Return the error of the integer form. Raises Decline if it is one quantum or more."""
+    """Returns the error of the integer form. Raises Decline if it is one quantum or more."""
     scales = [np.asarray(s.scales, np.float64) for s in (found.x, found.w, to)]
     joint = scales[0] * scales[1]
     powers_of_two = all(np.all(np.frexp(s)[0] == 0.5) for s in scales)

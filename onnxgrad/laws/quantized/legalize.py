@@ -71,8 +71,8 @@ def qlinear_conv(
 
 
 def joint(a_scale: Var, b_scale: Var) -> Var:
-    """Return the scale of a sum of products: a vector if one of the factors is a vector, a constant
-    if both are constant.
+    """Returns the scale of a sum of products: a vector if one of the factors is a vector, a
+    constant if both are constant.
     """
     if a_scale.const is not None and a_scale.const.size == 1 and b_scale.const is not None:
         both = np.float32(a_scale.const.item()) * np.asarray(b_scale.const, np.float32)
@@ -194,7 +194,7 @@ keep("DynamicQuantizeLSTM", CONTRIB, dynamic_quantize_lstm, [(n,) for n in OPERA
 
 
 def _through(name: str, compute: Callable[..., Any], plain: Sequence[str] = ()) -> None:
-    """Register y = quantize(compute(call, dequantize(x), ...)).
+    """Registers y = quantize(compute(call, dequantize(x), ...)).
 
     The operands are the parameters of `compute`: first the `plain` ones, then each value with its
     scale and zero point, then the scale and zero point of y.
@@ -239,7 +239,7 @@ def _average(call: QuantizedCall, x: Var) -> Var:
 
 
 def _whole_windows(x: Var, attrs: Mapping[str, Any]) -> list[int]:
-    """Return the padding with which the windows that ceil_mode adds end inside."""
+    """Returns the padding with which the windows that ceil_mode adds end inside."""
     kernel = list(attrs["kernel_shape"])
     sizes = list(x.shape or ())[2:]
     ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)

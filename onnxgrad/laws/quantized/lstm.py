@@ -91,14 +91,14 @@ def _check(call: QuantizedCall, x: Var, lengths: Var | None) -> None:
 
 
 def _part(v: Var, d: int) -> Var:
-    """Return the slice of one direction."""
+    """Returns the slice of one direction."""
     if v.const is not None:
         return constant(np.asarray(v.const)[d], name=v.name)
     return op.Squeeze(op.Slice(v, [d], [d + 1], [0]), [0])
 
 
 def _weight(call: QuantizedCall, w: Quantized, d: int, name: str) -> Var:
-    """Return W or R of one direction as floats, of shape (rows, 4H). Raises Decline if it is not
+    """Returns W or R of one direction as floats, of shape (rows, 4H). Raises Decline if it is not
     constant.
     """
 
@@ -116,7 +116,7 @@ def _sum_of_biases(b: Var, size: int) -> Var:
 
 
 def _state(given: Var | None, d: int, x: Var, size: int) -> Var:
-    """Return the state before the first step, of shape (N, H)."""
+    """Returns the state before the first step, of shape (N, H)."""
     if given is not None:
         return _part(given, d)
     batch = (x.shape or (None,) * 3)[1]
@@ -127,7 +127,7 @@ def _state(given: Var | None, d: int, x: Var, size: int) -> Var:
 
 
 def _steps(one: _Direction, states: Sequence[Var]) -> tuple[Var, Var, Var]:
-    """Return the state h of every step, of shape (T, N, H), and the last h and c, of
+    """Returns the state h of every step, of shape (T, N, H), and the last h and c, of
     shape (N, H).
     """
     at, (steps, batch, _) = emitter(), one.gates.shape or (None, None, None)

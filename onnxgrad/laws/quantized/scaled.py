@@ -51,14 +51,14 @@ class Scaled:
         return same and self.at == other.at and bool(self.scales.item() == other.scales.item())
 
     def zero_var(self) -> Var:
-        """Return the zero point as an operand."""
+        """Returns the zero point as an operand."""
         if self.zero is not None:
             return self.zero
         return constant(np.zeros(self.scales.shape, numpy_dtype(self.dtype)), name="zero_point")
 
 
 def dequantized(v: Var | None) -> Scaled | None:
-    """Return the parts of a DequantizeLinear of 8-bit integers; None for anything else."""
+    """Returns the parts of a DequantizeLinear of 8-bit integers; None for anything else."""
     b = None if v is None else v.definition
     if b is None or not b.is_op("DequantizeLinear") or b.inputs[0] is None:
         return None
@@ -66,7 +66,7 @@ def dequantized(v: Var | None) -> Scaled | None:
 
 
 def quantized(b: Binding) -> Scaled | None:
-    """Return the parts of a QuantizeLinear to 8-bit integers; None for anything else."""
+    """Returns the parts of a QuantizeLinear to 8-bit integers; None for anything else."""
     zero = b.operand(2)
     if not b.is_op("QuantizeLinear") or b.inputs[0] is None:
         return None

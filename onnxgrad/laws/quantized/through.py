@@ -47,7 +47,7 @@ _ORDERS_SINCE = 12
 
 
 def _again(y: Var, like: Scaled) -> Var:
-    """Return D(y) with the scale and zero point of `like`."""
+    """Returns D(y) with the scale and zero point of `like`."""
     return op.DequantizeLinear(y, like.scale, like.zero)
 
 
@@ -144,7 +144,7 @@ def relu_of_dequantize(root: Binding) -> Any:
 
 
 def bounds_of(between: Binding, to: Scaled) -> tuple[int, int]:
-    """Return the integers of `to` between which a Relu or Clip limits its result: Q of its bounds.
+    """Returns the integers of `to` between which a Relu or Clip limits its result: Q of its bounds.
     Raises Decline if the bounds are not constant or not in order.
     """
     decline_if(between.version < _ORDERS_SINCE, "before opset 12 integers have no Max and no Clip")
@@ -159,7 +159,7 @@ def bounds_of(between: Binding, to: Scaled) -> tuple[int, int]:
 
 
 def held(y: Var, bounds: tuple[int, int], to: Scaled) -> Var:
-    """Return the integers y limited to the bounds, or y itself if the bounds are the limits of the
+    """Returns the integers y limited to the bounds, or y itself if the bounds are the limits of the
     dtype.
     """
     if bounds == LIMITS[to.dtype]:

@@ -39,7 +39,7 @@ _TONES = {"passed": "good", "changed": "good", "skipped": "plain"}
 
 
 def ci_page(found: CiReport) -> str:
-    """Return the page of a recipe: all its models, then each one separately, the worst first."""
+    """Returns the page of a recipe: all its models, then each one separately, the worst first."""
     folder = Path(found.recipe).parent
     models = (_report(outcome, folder) for outcome in found.worst_first)
     return page(found.recipe, [_overview(found), *models])
@@ -108,7 +108,7 @@ def _changes(outcome: ModelOutcome) -> Section | None:
 
 
 def _rewriting(outcome: ModelOutcome, folder: Path) -> list[Section | None]:
-    """Return both graphs with their rewrites, or only the places of the rewrites; then the
+    """Returns both graphs with their rewrites, or only the places of the rewrites; then the
     passes.
     """
     done = outcome.done
@@ -119,7 +119,7 @@ def _rewriting(outcome: ModelOutcome, folder: Path) -> list[Section | None]:
 
 
 def _graphs(outcome: ModelOutcome, done: Outcome, folder: Path) -> Section | None:
-    """Return both graphs if the result was written: results of other processes carry none."""
+    """Returns both graphs if the result was written: results of other processes carry none."""
     if outcome.output is None:
         return None
     try:
@@ -139,7 +139,7 @@ def _latency(outcome: ModelOutcome) -> Section | None:
 
 
 def _number(value: float | None) -> str:
-    """Return a number as text; without digits after the point if it is large, such as bytes."""
+    """Returns a number as text; without digits after the point if it is large, such as bytes."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -39,7 +39,7 @@ _MOST = 4000  # points of a curve
 
 
 def live_bytes(block: BindingBlock, sizes: Mapping[str, int]) -> list[tuple[Binding, int]]:
-    """Return each binding in order, with the bytes that are alive after it has run: its results,
+    """Returns each binding in order, with the bytes that are alive after it has run: its results,
     and values that are read later. Inputs, constants and values inside nested graphs are not
     counted.
     """
@@ -62,7 +62,7 @@ def live_bytes(block: BindingBlock, sizes: Mapping[str, int]) -> list[tuple[Bind
 
 
 def _read_at(reader: Binding, block: BindingBlock, place: Mapping[Binding, int]) -> int:
-    """Return when a value is read. A reader in a nested graph reads when the binding around it
+    """Returns when a value is read. A reader in a nested graph reads when the binding around it
     runs.
     """
     while reader.block is not block and reader.block.owner is not None:
@@ -80,7 +80,7 @@ def _bytes(v: Var, sizes: Mapping[str, int]) -> int:
 def memory(
     curves: Mapping[str, BindingBlock], sizes: Mapping[str, int] | None = None
 ) -> Section | None:
-    """Return a curve for each block under its name; None if nothing is computed."""
+    """Returns a curve for each block under its name; None if nothing is computed."""
     given = sizes or {}
     runs = {name: live_bytes(block, given) for name, block in curves.items()}
     if not all(runs.values()):
@@ -98,7 +98,7 @@ def memory(
 
 
 def _curve(name: str, run: Sequence[tuple[Binding, int]]) -> dict[str, Any]:
-    """Return the curve as shares of the run, so that runs of different lengths can be compared. A
+    """Returns the curve as shares of the run, so that runs of different lengths can be compared. A
     long curve keeps the largest point of each stretch.
     """
     step = max(1, math.ceil(len(run) / _MOST))
@@ -117,7 +117,7 @@ def _curve(name: str, run: Sequence[tuple[Binding, int]]) -> dict[str, Any]:
 def gradient_page(
     made: GradientMade, title: str, plain: Gradient | None, sizes: Mapping[str, int]
 ) -> str:
-    """Return the page of a gradient. `plain` is the same gradient without checkpoints, for the
+    """Returns the page of a gradient. `plain` is the same gradient without checkpoints, for the
     curve of its memory; `sizes` are those of open dimensions in it.
     """
     program = made.gradient.program

@@ -29,7 +29,7 @@ _PART = 30  # boxes in each part of a larger group
 
 
 def scope_of(b: Binding) -> Scope | None:
-    """Return the modules around a binding, outermost first; None if nothing names them."""
+    """Returns the modules around a binding, outermost first; None if nothing names them."""
     for entry in b.node.metadata_props:
         if entry.key == _TORCH:
             return _of_torch(entry.value)
@@ -39,7 +39,7 @@ def scope_of(b: Binding) -> Scope | None:
 
 
 def _of_torch(text: str) -> Scope | None:
-    """Return the scopes of a node, or the scopes that nodes merged into one have in common."""
+    """Returns the scopes of a node, or the scopes that nodes merged into one have in common."""
     found = []
     for listed in text.split(_UNION):
         try:
@@ -55,7 +55,7 @@ def _of_torch(text: str) -> Scope | None:
 
 
 def _common(scopes: Sequence[Scope]) -> Scope:
-    """Return the scopes with which all of them begin."""
+    """Returns the scopes with which all of them begin."""
     levels = zip(*scopes, strict=False)
     return tuple(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
 
@@ -69,8 +69,8 @@ class Group:
 
 
 def grouped(scopes: Sequence[Scope]) -> Group:
-    """Return the groups of nodes with these scopes. Each is large enough for a box and small enough
-    for a screen.
+    """Returns the groups of nodes with these scopes. Each is large enough for a box and small
+    enough for a screen.
     """
     root = Group("")
     known: dict[Scope, Group] = {(): root}
@@ -86,7 +86,7 @@ def grouped(scopes: Sequence[Scope]) -> Group:
 
 
 def _simple(group: Group) -> Group:
-    """Return the group without groups of one node, and with groups that contain only one group
+    """Returns the group without groups of one node, and with groups that contain only one group
     replaced by that group.
     """
     members: list[Group | int] = []
@@ -111,7 +111,7 @@ def _divided(group: Group) -> Group:
 
 
 def _titled(part: Sequence[Group | int]) -> str:
-    """Return the title of a part: its first and last node, or group."""
+    """Returns the title of a part: its first and last node, or group."""
     ends = [m.title if isinstance(m, Group) else f"node {m + 1}" for m in (part[0], part[-1])]
     first, last = (e.partition(" … ")[0 if i == 0 else 2] or e for i, e in enumerate(ends))
     return f"{first} … {last.removeprefix('node ')}"
@@ -125,7 +125,7 @@ _DEEPEST = 24  # levels of groups: a name may have a thousand slashes
 
 
 def shown(value: object) -> str:
-    """Return any text of a model in a form safe for the page: no control characters, limited
+    """Returns any text of a model in a form safe for the page: no control characters, limited
     length.
     """
     return str(cell(value))
@@ -171,7 +171,7 @@ class Drawn:
         return self._values.setdefault(v, len(self._values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the graph in JSON's types; operands and results of a node are numbers of
+        """Returns the graph in JSON's types; operands and results of a node are numbers of
         values.
         """
         main = self.program.main
@@ -218,7 +218,7 @@ def _kind(v: Var) -> int:
 
 
 def _number(group: Group, outer: int, groups: list[list[Any]], place: list[int]) -> None:
-    """Number the groups, outer ones first, and store in each node the number of its group."""
+    """Numbers the groups, outer ones first, and stores in each node the number of its group."""
     number = len(groups)
     groups.append([outer, shown(group.title)])
     for member in group.members:
@@ -229,7 +229,7 @@ def _number(group: Group, outer: int, groups: list[list[Any]], place: list[int])
 
 
 def first_result(b: Binding) -> str:
-    """Return the name that identifies a node in another version of the model."""
+    """Returns the name that identifies a node in another version of the model."""
     return next((v.name for v in b.outputs if v is not None), "")
 
 
@@ -238,8 +238,8 @@ _GONE, _NEW, _CHANGED = "removed", "added", "changed"
 
 
 def compared(before: Drawn, after: Drawn, rewrites: Sequence[Rewrite] = ()) -> list[dict[str, Any]]:
-    """Return both graphs in JSON's types, each node with its state and the numbers of its rewrites.
-    Nodes are matched by their first result.
+    """Returns both graphs in JSON's types, each node with its state and the numbers of its
+    rewrites. Nodes are matched by their first result.
     """
     sides = [{first_result(b): b for b in side.nodes} for side in (before, after)]
     graphs = [before.to_dict(), after.to_dict()]
@@ -264,7 +264,7 @@ def _call(b: Binding) -> tuple[Any, ...]:
 
 
 def _rewrites(rewrites: Sequence[Rewrite]) -> Mapping[str, dict[int, None]]:
-    """Return the rewrites, in order, that matched or emitted each node, by its first result's
+    """Returns the rewrites, in order, that matched or emitted each node, by its first result's
     name.
     """
     found: dict[str, dict[int, None]] = {}

@@ -35,7 +35,7 @@ _TABLES = {"facts": "Summary", "": "Interface", "operator": "Operators"}
 
 
 def diff_page(found: Diff) -> str:
-    """Return the page of two models. Raises InputError if one does not load, although `diff`
+    """Returns the page of two models. Raises InputError if one does not load, although `diff`
     accepts it.
     """
     if found.models is None:
@@ -60,7 +60,7 @@ def diff_page(found: Diff) -> str:
 
 
 def summary_page(found: Summary) -> str:
-    """Return the page of one model, with the tables of its text. Raises InputError if the model
+    """Returns the page of one model, with the tables of its text. Raises InputError if the model
     does not load.
     """
     if found.given is None:
@@ -84,7 +84,7 @@ def summary_page(found: Summary) -> str:
 def bench_page(
     found: BenchReport, rows: Table, require: float | None, missed: Sequence[str]
 ) -> str:
-    """Return the page of measured models. `rows` is the command's table; `missed` has a line for
+    """Returns the page of measured models. `rows` is the command's table; `missed` has a line for
     each model that takes longer than the required ratio.
     """
     bad = bool(missed or found.refused)

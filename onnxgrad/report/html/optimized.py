@@ -35,7 +35,7 @@ from onnxgrad.wording import counted
 def rewrites(
     trace: Trace, report: Report | None, singly: Mapping[int, str] | None = None
 ) -> dict[str, Any]:
-    """Return the rewrites of a section of graphs.
+    """Returns the rewrites of a section of graphs.
 
     `singly`: the proof of each rewrite by itself, by its number, in addition to that of the model.
     """
@@ -59,7 +59,7 @@ def rewrites(
 
 
 def passes(outcome: Outcome) -> Section:
-    """Return how often each pass rewrote, and by which rules."""
+    """Returns how often each pass rewrote, and by which rules."""
     rows = [
         [shown(name), rules.total(), [[shown(rule), n] for rule, n in rules.most_common()]]
         for name, rules in outcome.rules_by_pass.items()
@@ -69,7 +69,7 @@ def passes(outcome: Outcome) -> Section:
 
 
 def places(trace: Trace) -> Section | None:
-    """Return the rules with their places, if no graph shows them; None without rewrites."""
+    """Returns the rules with their places, if no graph shows them; None without rewrites."""
     found: dict[tuple[str, str], list[str]] = {}
     for f in trace.rewrites:
         found.setdefault((f.rule, f.pass_name), []).append(shown(f"{f.number}  {f.where}"))
@@ -87,14 +87,14 @@ _ALONE = (
 
 
 def _law(trace: Trace, rule: str, pass_name: str) -> str:
-    """Return the equation of a rule, else that of its pass."""
+    """Returns the equation of a rule, else that of its pass."""
     counts = trace.counts.get(rule)
     equation = counts.law if counts is not None else ""
     return shown(equation or (PASSES[pass_name].law() if pass_name in PASSES else ""))
 
 
 def optimized(outcome: Outcome) -> dict[str, Any]:
-    """Return the report of one model for the page, also after an error."""
+    """Returns the report of one model for the page, also after an error."""
     program, before, after = outcome.rewritten, outcome.before, outcome.after
     sections = [
         None if program is None else _graphs(outcome, program),
@@ -108,13 +108,13 @@ def optimized(outcome: Outcome) -> dict[str, Any]:
 
 
 def optimized_page(outcomes: Sequence[Outcome]) -> str:
-    """Return the page of some models: verdict, both graphs with their rewrites, proof."""
+    """Returns the page of some models: verdict, both graphs with their rewrites, proof."""
     title = outcomes[0].title if len(outcomes) == 1 else f"{len(outcomes)} models"
     return page(title, [optimized(outcome) for outcome in outcomes])
 
 
 def proof_sections(report: Report | None) -> list[Section | None]:
-    """Return the differences of a proof as a plot, and its tables."""
+    """Returns the differences of a proof as a plot, and its tables."""
     if report is None:
         return []
     tables = tables_of(proof_lines(report, True))
@@ -149,7 +149,7 @@ def _cards(outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 
 def worst_card(report: Report) -> dict[str, Any]:
-    """Return the card of the difference that is nearest to its tolerance, or exceeds it most."""
+    """Returns the card of the difference that is nearest to its tolerance, or exceeds it most."""
     worst = report.worst
     if worst is None:
         return card("worst difference", "none known", "nothing was compared")
@@ -162,7 +162,7 @@ def worst_card(report: Report) -> dict[str, Any]:
 
 
 def _graphs(outcome: Outcome, program: Program) -> Section:
-    """Return both graphs. If the proof failed, the page opens at the first bad rewrite."""
+    """Returns both graphs. If the proof failed, the page opens at the first bad rewrite."""
     before = program_of(program.proto, program.folder, program.path)
     refuted = outcome.error if isinstance(outcome.error, RewriteRefuted) else None
     culprit = None if refuted is None else refuted.culprit
@@ -173,7 +173,7 @@ def _graphs(outcome: Outcome, program: Program) -> Section:
 def graph_section(
     before: Program, after: Program, done: Outcome, singly: Mapping[int, str] | None = None
 ) -> Section:
-    """Return both graphs with their rewrites; `singly`: the proof of each rewrite, by its
+    """Returns both graphs with their rewrites; `singly`: the proof of each rewrite, by its
     number.
     """
     graphs = compared(Drawn(before), Drawn(after), done.trace.rewrites)
@@ -182,7 +182,7 @@ def graph_section(
 
 
 def _singly(outcome: Outcome, refuted: RewriteRefuted | None) -> dict[int, str]:
-    """Return the proof of each rewrite by itself, by its number."""
+    """Returns the proof of each rewrite by itself, by its number."""
     found, each = {}, outcome.each
     if each is not None:
         equal = "equal on its own operands"
@@ -207,7 +207,7 @@ def _misses(outcome: Outcome) -> Section:
 
 
 def operators(before: Mapping[str, int], after: Mapping[str, int]) -> Section:
-    """Return a bar chart of the counts of operators before and after."""
+    """Returns a bar chart of the counts of operators before and after."""
     names = dict.fromkeys([*before, *after])
     counts = [(shown(n), before.get(n, 0), after.get(n, 0)) for n in names]
     rows = sorted(counts, key=lambda row: (-abs(row[2] - row[1]), -row[2], row[0]))

@@ -53,7 +53,7 @@ _LICENSES = ("d3", "d3-ease", "dagre", "uPlot")
 
 
 def page(title: str, reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page. Each report is a title, a verdict, cards and sections in JSON's types. The
+    """Returns the page. Each report is a title, a verdict, cards and sections in JSON's types. The
     same reports return the same text.
     """
     scripts = [_asset(name) for name in _SCRIPTS]
@@ -99,7 +99,7 @@ def page(title: str, reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def embedded(data: object) -> str:
-    """Return JSON that is safe inside a script element: only ASCII, and nothing that HTML
+    """Returns JSON that is safe inside a script element: only ASCII, and nothing that HTML
     interprets.
     """
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
@@ -112,7 +112,7 @@ def _digest(text: str) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    """Return a script or style of the package, without the reference to a missing source map."""
+    """Returns a script or style of the package, without the reference to a missing source map."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if "sourceMappingURL" not in line)
 
@@ -127,7 +127,7 @@ def report_data(
     cards: Iterable[Mapping[str, Any]],
     sections: Iterable[Section | None],
 ) -> dict[str, Any]:
-    """Return the report of one model, or of several together; sections that are None are left
+    """Returns the report of one model, or of several together; sections that are None are left
     out.
     """
     return {
@@ -140,24 +140,24 @@ def report_data(
 
 
 def section(kind: str, title: str, **data: Any) -> Section:
-    """Return a titled part of the page; `kind` selects the script that draws it."""
+    """Returns a titled part of the page; `kind` selects the script that draws it."""
     return {"kind": kind, "title": printable(title), **data}
 
 
 def table_section(title: str, found: Table, note: str = "") -> Section:
-    """Return a table under a title; each column says whether it contains numbers."""
+    """Returns a table under a title; each column says whether it contains numbers."""
     columns = [[name.lstrip(">"), name.startswith(">")] for name in found.columns]
     rows = [[_pieces(cell) for cell in row] for row in found.rows]
     return section("table", title, note=note, columns=columns, rows=rows)
 
 
 def tables_of(parts: Iterable[Part]) -> Sequence[Table]:
-    """Return the tables among the parts."""
+    """Returns the tables among the parts."""
     return [p for p in parts if isinstance(p, Table) and p.rows]
 
 
 def _pieces(cell: Text | str) -> Any:
-    """Return the pieces of a cell; only its text if it has no style."""
+    """Returns the pieces of a cell; only its text if it has no style."""
     if isinstance(cell, str):
         return printable(cell)
     pieces = [[text, style] for text, style in cell.pieces if text]
@@ -168,19 +168,19 @@ _NAMED = 3  # outputs by name, of those that differ
 
 
 def verdict(tone: str, word: str, text: str) -> dict[str, Any]:
-    """Return the answer in a word, and its basis; the tone is `good`, `bad`, `unsure` or `plain`.
+    """Returns the answer in a word, and its basis; the tone is `good`, `bad`, `unsure` or `plain`.
     `notes` are further facts for the reader, each with its tone; callers may add to them.
     """
     return {"tone": tone, "word": word, "text": text, "notes": []}
 
 
 def noted(found: dict[str, Any], notes: Iterable[str], tone: str = "plain") -> None:
-    """Add notes to a verdict, except empty ones."""
+    """Adds notes to a verdict, except empty ones."""
     found["notes"] += [[shown(note), tone] for note in notes if note]
 
 
 def proof_verdict(report: Report) -> dict[str, Any]:
-    """Return the verdict of a proof, with its runs."""
+    """Returns the verdict of a proof, with its runs."""
     tone = "unsure" if report.verdict == NOT_PROVED else "good" if report.ok else "bad"
     cases = "; ".join(map(str, report.cases))
     runs = f", {counted(len(report.cases), 'run')}: {cases}" if cases else ""
@@ -191,7 +191,7 @@ def proof_verdict(report: Report) -> dict[str, Any]:
 
 
 def _failing(report: Report) -> str:
-    """Return the outputs that differ, those that miss their bound most first."""
+    """Returns the outputs that differ, those that miss their bound most first."""
     worst = report.worst
     found = dict.fromkeys(
         d.output
@@ -204,12 +204,12 @@ def _failing(report: Report) -> str:
 
 
 def card(label: str, value: str, note: str = "", tone: str = "plain") -> dict[str, Any]:
-    """Return a figure with its name."""
+    """Returns a figure with its name."""
     return {"label": label, "value": value, "note": note, "tone": tone}
 
 
 def changed_card(label: str, before: int, after: int, text: Callable[[int], str]) -> dict[str, Any]:
-    """Return a figure before and after."""
+    """Returns a figure before and after."""
     made = card(label, text(after), "unchanged" if before == after else f"from {text(before)}")
     if before != after and before:
         share = round(100 * (after - before) / before, 1)
@@ -219,7 +219,7 @@ def changed_card(label: str, before: int, after: int, text: Callable[[int], str]
 
 
 def size_cards(before: Stats | Facts, after: Stats | Facts) -> list[dict[str, Any]]:
-    """Return nodes, bytes and parameters before and after."""
+    """Returns nodes, bytes and parameters before and after."""
     return [
         changed_card("nodes", before.nodes, after.nodes, number),
         changed_card("file size", before.bytes, after.bytes, bytes_text),

@@ -16,7 +16,7 @@ from onnxgrad.wording import counted
 
 
 def differences(report: Report) -> Section | None:
-    """Return the worst difference of each output in each check, and its tolerance; None if nothing
+    """Returns the worst difference of each output in each check, and its tolerance; None if nothing
     was compared.
     """
     rows = [_difference(d) for d in report.differences if not d.output.startswith("(")]
@@ -53,7 +53,7 @@ def _finite(value: float) -> float | None:
 
 
 def gradient_errors(check: GradientReport) -> Section | None:
-    """Return the error of each checked value, and the allowed error; None if no value was
+    """Returns the error of each checked value, and the allowed error; None if no value was
     checked.
     """
     judged = sorted((v for v in check.values if v.judged), key=lambda v: -v.error)
@@ -72,8 +72,8 @@ def gradient_errors(check: GradientReport) -> Section | None:
 
 
 def choices(data: Mapping[str, Any] | None) -> Section | None:
-    """Return the measurements of `--tune`: the time of each choice over that of the pipeline before
-    it.
+    """Returns the measurements of `--tune`: the time of each choice over that of the pipeline
+    before it.
     """
     if data is None:
         return None
@@ -91,7 +91,7 @@ def _choice(decision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bench(report: BenchReport) -> Section | None:
-    """Return the measured models: wall time over that of the first, with its quartiles."""
+    """Returns the measured models: wall time over that of the first, with its quartiles."""
     rows = []
     for t in report.timings:
         ratio = t.wall_ratio
@@ -102,11 +102,11 @@ def bench(report: BenchReport) -> Section | None:
 
 
 def ratio_row(label: str, value: float, low: float, high: float, note: str) -> dict[str, Any]:
-    """Return a ratio of times with its bounds; at most 1 is good."""
+    """Returns a ratio of times with its bounds; at most 1 is good."""
     bounds = {"value": value, "low": low, "high": high}
     return {"label": shown(label), **bounds, "ok": value <= 1, "note": shown(note)}
 
 
 def latency(rows: Sequence[Mapping[str, Any]], note: str) -> Section:
-    """Return ratios of time; below 1 is faster."""
+    """Returns ratios of time; below 1 is faster."""
     return section("rows", "Latency", note=note, scale="ratio", unit="×", rows=list(rows))

@@ -50,7 +50,7 @@ class Adapters:
         return [name.removesuffix(LORA_A) for name in self.values if name.endswith(LORA_A)]
 
     def factors(self, weight: str) -> tuple[Array, Array]:
-        """Return A and B of a weight. Raises InputError if one of them is missing or has another
+        """Returns A and B of a weight. Raises InputError if one of them is missing or has another
         rank.
         """
         found = [self.values.get(weight + suffix) for suffix in (LORA_A, LORA_B)]
@@ -65,7 +65,7 @@ class Adapters:
         return a, b
 
     def words(self) -> dict[str, Any]:
-        """Return everything except the matrices."""
+        """Returns everything except the matrices."""
         return {
             "rank": self.rank,
             "alpha": self.alpha,
@@ -76,7 +76,7 @@ class Adapters:
 
 
 def of_words(words: Any, values: Mapping[str, Array], where: str) -> Adapters:
-    """Return the adapters with these matrices, from the result of `Adapters.words`. Raises
+    """Returns the adapters with these matrices, from the result of `Adapters.words`. Raises
     InputError for anything else.
     """
     try:
@@ -91,14 +91,14 @@ def of_words(words: Any, values: Mapping[str, Array], where: str) -> Adapters:
 
 
 def with_note(program: Program, note: Mapping[str, Any]) -> Program:
-    """Return the program with a note on its adapters in the model's metadata."""
+    """Returns the program with a note on its adapters in the model's metadata."""
     proto = to_proto(program)
     proto.metadata_props.add(key=KEY, value=json.dumps(note, sort_keys=True))
     return program_of(proto, program.folder, digests=program.digests)
 
 
 def note_of(proto: ModelProto) -> dict[str, Any] | None:
-    """Return the note on a model's adapters, or None. Raises InputError if it is damaged."""
+    """Returns the note on a model's adapters, or None. Raises InputError if it is damaged."""
     text = next((e.value for e in proto.metadata_props if e.key == KEY), None)
     if text is None:
         return None
@@ -113,7 +113,7 @@ def note_of(proto: ModelProto) -> dict[str, Any] | None:
 
 @known_keywords
 def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> Adapters:
-    """Return the adapters beside a model's weights, with these values if given (a Trainer's
+    """Returns the adapters beside a model's weights, with these values if given (a Trainer's
     `parameters`).
 
     Raises InputError for a model without adapters or with several to choose from, and for values
@@ -152,7 +152,7 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
 
 
 def _names(note: Mapping[str, Any]) -> set[str]:
-    """Return the names of the adapters' initializers."""
+    """Returns the names of the adapters' initializers."""
     return {str(name) for name in note.get("values", ())}
 
 
@@ -166,7 +166,7 @@ def save_adapters(
     path: str | PathLike[str],
     values: Mapping[str, Array] | None = None,
 ) -> None:
-    """Write the adapters of a model, or `Adapters`, as a safetensors file: only their matrices,
+    """Writes the adapters of a model, or `Adapters`, as a safetensors file: only their matrices,
     with rank, alpha, targets and the digest of the base model.
 
     values: the trained matrices (`Trainer.parameters`). Raises InputError as `adapters_of` does,
@@ -182,7 +182,7 @@ def save_adapters(
 
 @known_keywords
 def read_adapters(path: str | PathLike[str]) -> Adapters:
-    """Return the adapters in a file that `save_adapters` wrote. Raises InputError if the file is
+    """Returns the adapters in a file that `save_adapters` wrote. Raises InputError if the file is
     missing, damaged or of another tool.
     """
     values, metadata = safetensors_file.read(Path(path))
@@ -194,5 +194,5 @@ def read_adapters(path: str | PathLike[str]) -> Adapters:
 
 
 def read_if_path(given: Given) -> Adapters:
-    """Return the adapters, read from a file if a path is given."""
+    """Returns the adapters, read from a file if a path is given."""
     return given if isinstance(given, Adapters) else read_adapters(given)

@@ -49,7 +49,7 @@ def lora(
     alpha: float = 16.0,
     seed: int = 0,
 ) -> Any:
-    """Return the model, in the type you passed in, with y + alpha / rank (x A) B for every y = x W
+    """Returns the model, in the type you passed in, with y + alpha / rank (x A) B for every y = x W
     of the chosen W.
 
     targets: names and globs of weights, of the nodes that read them, or of modules
@@ -88,7 +88,7 @@ def lora(
 
 
 def add_adapter(site: Site, a: Var, b: Var, scale: float) -> list[str]:
-    """Add the adapter's part to the result of W at every reader. Returns the names of the nodes
+    """Adds the adapter's part to the result of W at every reader. Returns the names of the nodes
     that add.
 
     a: (in, r), b: (r, out), both possibly computed. scale: alpha / r.
@@ -112,7 +112,7 @@ def add_adapter(site: Site, a: Var, b: Var, scale: float) -> list[str]:
 
 
 def _part(site: Site, use: Use, a: Var, b: Var, scale: float) -> Var:
-    """Return s M x, in the form of the use, with M = L R: A B, or its transpose B^T A^T."""
+    """Returns s M x, in the form of the use, with M = L R: A B, or its transpose B^T A^T."""
     left, right = (a, b) if site.inputs_first != use.transposed else (b.mT, a.mT)
     x = _input(use)
     if use.kind == "right":
@@ -132,7 +132,7 @@ def _scaled(z: Var, scale: float) -> Var:
 
 
 def _input(use: Use) -> Var:
-    """Return the operand that is not the weight, in the form of the product."""
+    """Returns the operand that is not the weight, in the form of the product."""
     b = use.binding
     x = b.inputs[use.other]
     if x is None:
@@ -142,7 +142,7 @@ def _input(use: Use) -> Var:
 
 
 def _filter(m: Var, site: Site) -> Var:
-    """Return a matrix as a filter of size 1: (out, in) becomes (out, in, 1, ...)."""
+    """Returns a matrix as a filter of size 1: (out, in) becomes (out, in, 1, ...)."""
     ones = (site.weight.rank or 0) - 2
     sizes = m.shape
     if not is_static(sizes):
@@ -152,7 +152,7 @@ def _filter(m: Var, site: Site) -> Var:
 
 @known_keywords
 def load_adapters(model: ModelLike, adapters: Given | Mapping[str, Given]) -> Any:
-    """Return the base model, in the type you passed in, with saved adapters beside its weights.
+    """Returns the base model, in the type you passed in, with saved adapters beside its weights.
 
     adapters: a file of `save_adapters`, or `Adapters`. Several by name are selected at each run by
     a new int64 input `adapter`: 0 for none, 1 for the first, and so on. Raises InputError for
@@ -172,7 +172,7 @@ def load_adapters(model: ModelLike, adapters: Given | Mapping[str, Given]) -> An
 
 
 def _own(model: ModelLike) -> Program:
-    """Return a copy of the model. Raises InputError if it has adapters already, or is too old."""
+    """Returns a copy of the model. Raises InputError if it has adapters already, or is too old."""
     program = load_own(model)
     check_room(program, model)
     if note_of(program.proto) is not None:
@@ -187,7 +187,7 @@ def _own(model: ModelLike) -> Program:
 
 
 def _first_values(site: Site, rank: int, seed: int) -> tuple[Array, Array]:
-    """Return A and B as in loralib: kaiming_uniform(a=sqrt(5)), which is U(+-1 / sqrt(in)), and
+    """Returns A and B as in loralib: kaiming_uniform(a=sqrt(5)), which is U(+-1 / sqrt(in)), and
     zeros; for tables zeros and N(0, 1). They do not depend on other adapters.
     """
     rng = np.random.default_rng([seed, zlib.crc32(site.name.encode())])
@@ -202,7 +202,9 @@ def _first_values(site: Site, rank: int, seed: int) -> tuple[Array, Array]:
 
 
 def _initializers(program: Program, weight: str, a: Array, b: Array) -> tuple[Var, Var]:
-    """Return A and B as new weights of the main graph. Raises InputError if the names are taken."""
+    """Returns A and B as new weights of the main graph. Raises InputError if the names are
+    taken.
+    """
     made = []
     for name, array in ((weight + LORA_A, a), (weight + LORA_B, b)):
         if name in program.names:
@@ -215,7 +217,7 @@ def _initializers(program: Program, weight: str, a: Array, b: Array) -> tuple[Va
 
 
 def fitting(program: Program, adapters: Adapters, base: str) -> list[Site]:
-    """Return the sites of adapters in their base model. Raises InputError for another model."""
+    """Returns the sites of adapters in their base model. Raises InputError for another model."""
     if adapters.base != base:
         raise InputError(
             "these adapters are for another model than this one (their base has the digest "
@@ -248,7 +250,7 @@ def _attach(program: Program, adapters: Adapters, base: str) -> list[str]:
 
 
 def _attach_all(program: Program, several: Mapping[str, Adapters], base: str) -> str:
-    """Add stacks (k + 1, in, r) and (k + 1, r, out), of which an input selects one pair; 0 is
+    """Adds stacks (k + 1, in, r) and (k + 1, r, out), of which an input selects one pair; 0 is
     zeros. Returns the name of the input.
     """
     by_name: dict[str, Site] = {}
@@ -265,7 +267,7 @@ def _attach_all(program: Program, several: Mapping[str, Adapters], base: str) ->
 
 
 def _stacked(site: Site, several: Sequence[Adapters]) -> tuple[Array, Array]:
-    """Return the factors of all adapters, padded to one rank; B contains alpha / rank."""
+    """Returns the factors of all adapters, padded to one rank; B contains alpha / rank."""
     rank = max(adapters.rank for adapters in several)
     dtype = numpy_dtype(site.dtype)
     a = np.zeros((len(several) + 1, site.inputs, rank), dtype)

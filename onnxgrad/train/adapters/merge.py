@@ -29,7 +29,7 @@ from onnxgrad.train.export import digest, with_weights
 
 @known_keywords
 def merge(model: ModelLike, adapters: Given | None = None) -> Any:
-    """Return the model without adapters, in the type you passed in; its weights include them.
+    """Returns the model without adapters, in the type you passed in; its weights include them.
 
     model: with `adapters`, the original file; everything except the adapted weights is copied field
     for field. Without `adapters`, a model that has them beside its weights. The sums are formed in
@@ -51,7 +51,7 @@ def merge(model: ModelLike, adapters: Given | None = None) -> Any:
 
 
 def _merged(site: Site, adapters: Adapters) -> Array:
-    """Return W + s A B, or W + s (A B)^T if inputs enter by the columns."""
+    """Returns W + s A B, or W + s (A B)^T if inputs enter by the columns."""
     if site.quantised:
         raise InputError(
             f"'{site.name}' is quantised and cannot hold what its adapter adds: keep the adapter "
@@ -69,7 +69,7 @@ def _merged(site: Site, adapters: Adapters) -> Array:
 
 
 def _without(model: ModelLike) -> Program:
-    """Return the model without its adapters. Raises InputError if the adapters were changed."""
+    """Returns the model without its adapters. Raises InputError if the adapters were changed."""
     program = load_own(model)
     note = note_of(program.proto) or {}
     unread = set(_unread(program))
@@ -98,7 +98,7 @@ def _without(model: ModelLike) -> Program:
 
 
 def _unread(program: Program) -> list[Var]:
-    """Return initializers without readers."""
+    """Returns initializers without readers."""
     return [
         v
         for block in program.blocks()

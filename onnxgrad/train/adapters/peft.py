@@ -53,7 +53,7 @@ def save_peft(
     *,
     prefix: str | None = None,
 ) -> None:
-    """Write the adapters of a model, with these values if given, in a form that PEFT reads.
+    """Writes the adapters of a model, with these values if given, in a form that PEFT reads.
 
     prefix: the beginning of the model's module names that PEFT's model lacks, such as the name of
     a module that was only there for the export. None: adapters that `read_peft` read keep the names
@@ -82,7 +82,7 @@ def save_peft(
 
 
 def _written(adapters: Adapters, site: Site, prefix: str | None) -> str:
-    """Return the name of a site's module in a file. Raises InputError."""
+    """Returns the name of a site's module in a file. Raises InputError."""
     module = _module(site)
     if prefix is None and site.name in adapters.modules:
         return adapters.modules[site.name]
@@ -96,7 +96,7 @@ def _written(adapters: Adapters, site: Site, prefix: str | None) -> str:
 
 
 def _module(site: Site) -> str:
-    """Return the PyTorch module of the weight; empty if it is unknown.
+    """Returns the PyTorch module of the weight; empty if it is unknown.
 
     An exporter names a tied weight after one of its modules, and a node after the module that runs
     it. The weight's name counts if it lies in the node's module, else the node's module does.
@@ -111,7 +111,7 @@ def _module(site: Site) -> str:
 def read_peft(
     folder: str | PathLike[str], model: ModelLike, *, prefix: str | None = None
 ) -> Adapters:
-    """Return the adapters of a PEFT folder, for `load_adapters` and `merge` of this model.
+    """Returns the adapters of a PEFT folder, for `load_adapters` and `merge` of this model.
 
     A module M is the weight `M.weight`, or the weight that the exporter recorded for M. prefix: the
     beginning of the model's module names that PEFT's model lacks; None: any. Raises InputError for
@@ -146,7 +146,7 @@ def read_peft(
 
 
 def _check_base(program: Program, site: Site, array: Array, where: str) -> None:
-    """Raise InputError if the weight that PEFT stored beside an adapter is not the model's."""
+    """Raises InputError if the weight that PEFT stored beside an adapter is not the model's."""
     tensor = site.weight.initializer
     own = site.weight.const if tensor is None else program.array(tensor)
     if own is None or not any(np.array_equal(own, a) for a in (array, array.T)):
@@ -184,7 +184,7 @@ def _differs(key: str, value: Any) -> bool:
 
 
 def _the_site(module: str, known: Sequence[Site], prefix: str | None) -> Site:
-    """Return the matrix of a module. Raises InputError."""
+    """Returns the matrix of a module. Raises InputError."""
 
     def meant(name: str) -> bool:
         if prefix is not None:
@@ -206,7 +206,7 @@ def _the_site(module: str, known: Sequence[Site], prefix: str | None) -> Site:
 
 
 def _checked(site: Site) -> Site:
-    """Return the site. Raises InputError if PEFT's adapter would apply to only some of
+    """Returns the site. Raises InputError if PEFT's adapter would apply to only some of
     its readers.
     """
     if len({use.kind == "rows" for use in site.uses}) > 1:

@@ -82,7 +82,7 @@ class Read:
 
 
 def reads(v: Var, transposed: bool = False) -> Iterator[Read]:
-    """Yield the operands that are a weight, possibly behind Transpose, Cast, Identity and
+    """Yields the operands that are a weight, possibly behind Transpose, Cast, Identity and
     DequantizeLinear.
     """
     for b in v.users:
@@ -110,7 +110,7 @@ def returned(v: Var) -> bool:
 
 
 def use_of(read: Read, shape: tuple[int, ...]) -> Use:
-    """Return how an operator uses a weight of that shape. Raises Declined."""
+    """Returns how an operator uses a weight of that shape. Raises Declined."""
     b = read.binding
     if b.domain == _CONTRIB and b.op == "MatMulNBits" and read.slot == 1:
         return Use(b, "right", 0)
@@ -126,7 +126,7 @@ def use_of(read: Read, shape: tuple[int, ...]) -> Use:
 
 
 def _of_product(read: Read) -> Use:
-    """Return the use by MatMul or by Gemm, alpha A' B' + beta C. Raises Declined."""
+    """Returns the use by MatMul or by Gemm, alpha A' B' + beta C. Raises Declined."""
     b, slot = read.binding, read.slot
     if slot > 1:
         raise Declined(f"it is the bias of {read.where}")
@@ -241,7 +241,7 @@ def _labels(b: Binding) -> set[str]:
 
 
 def _scopes(b: Binding) -> list[str]:
-    """Return the modules around a node, outermost first, and torch's name of the node."""
+    """Returns the modules around a node, outermost first, and torch's name of the node."""
     written = next((e.value for e in b.node.metadata_props if e.key == _SCOPES), "[]")
     try:
         scopes = ast.literal_eval(written)
@@ -251,8 +251,8 @@ def _scopes(b: Binding) -> list[str]:
 
 
 def sites(program: Program) -> list[Site]:
-    """Return every constant of the main graph with at least two axes, in the file's order; integers
-    only if they are weights.
+    """Returns every constant of the main graph with at least two axes, in the file's order;
+    integers only if they are weights.
     """
     others = (TensorProto.BOOL, TensorProto.STRING)
     stored = (v for v in program.main.vars() if v.initializer is not None or v.is_constant)
@@ -277,7 +277,7 @@ def _site(v: Var) -> Site:
 
 
 def _packed(b: Binding) -> tuple[int, int] | None:
-    """Return the sides of a matrix whose elements share bytes, or None."""
+    """Returns the sides of a matrix whose elements share bytes, or None."""
     return (int(b.attr("K")), int(b.attr("N"))) if b.op == "MatMulNBits" else None
 
 
@@ -290,7 +290,7 @@ def _check_outputs(uses: Sequence[Use]) -> None:
 
 
 def choose(program: Program, targets: str | Sequence[str]) -> list[Site]:
-    """Return the matrices that `targets` matches, in the file's order: names and globs; "!GLOB"
+    """Returns the matrices that `targets` matches, in the file's order: names and globs; "!GLOB"
     excludes names that earlier entries matched.
 
     Globs skip constants that no operator uses as a weight, such as masks. Raises InputError for an
@@ -338,7 +338,7 @@ def _met_nothing(entry: str, known: Iterable[Site]) -> str:
 
 
 def _check(chosen: Iterable[Site]) -> None:
-    """Raise InputError for the first site that cannot be adapted."""
+    """Raises InputError for the first site that cannot be adapted."""
     bad = [s for s in chosen if s.reason]
     if bad:
         more = f" (nor can {len(bad) - 1} more)" if len(bad) > 1 else ""

@@ -44,31 +44,31 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """Run one step, or one micro-batch of it, on the current values, and replace them. `number`
-        is that of the step, from 1.
+        """Runs one step, or one micro-batch of it, on the current values, and replaces them.
+        `number` is that of the step, from 1.
         """
 
     @abstractmethod
     def back(self) -> None:
-        """Undo the last step's change of parameters. States may be lost, and sums over
+        """Undoes the last step's change of parameters. States may be lost, and sums over
         micro-batches start again.
         """
 
     @property
     def values(self) -> dict[str, Array]:
-        """Return copies of the current parameters and states, by the names of their inputs."""
+        """Returns copies of the current parameters and states, by the names of their inputs."""
         return {name: np.array(a) for name, a in self.held.items()}
 
     @property
     @abstractmethod
     def held(self) -> dict[str, Array]:
-        """Return the memory of the parameters and states, which the next step overwrites; for a
+        """Returns the memory of the parameters and states, which the next step overwrites; for a
         device, copies.
         """
 
     @abstractmethod
     def put(self, values: Mapping[str, Array]) -> None:
-        """Continue from these values."""
+        """Continues from these values."""
 
     @property
     def last(self) -> bool:
@@ -76,7 +76,7 @@ class Engine(ABC):
         return self.part == self.task.manifest.accumulate - 1
 
     def draw(self, number: int) -> int:
-        """Return the seed of the current batch of that step."""
+        """Returns the seed of the current batch of that step."""
         batches = (number - 1) * self.task.manifest.accumulate + self.part + 1
         return seed_of(self.seed, batches)
 
@@ -93,16 +93,16 @@ class Engine(ABC):
         return True
 
     def agree(self, value: T) -> T:
-        """Return the leader's value. All processes must call this method."""
+        """Returns the leader's value. All processes must call this method."""
         return value
 
     def together(self) -> AbstractContextManager[None]:
-        """Return a context in which an error of one process ends all."""
+        """Returns a context in which an error of one process ends all."""
         return nullcontext()
 
 
 def ending_together(method: Callable[P, T]) -> Callable[P, T]:
-    """Return a trainer's method during which an error of one process ends all processes that train
+    """Returns a trainer's method during which an error of one process ends all processes that train
     together.
     """
 
@@ -116,8 +116,8 @@ def ending_together(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def seed_of(run: int, number: int) -> int:
-    """Return the seed of the batch with this number, which differs for each pair. Raises InputError
-    if the run's seed is out of range.
+    """Returns the seed of the batch with this number, which differs for each pair. Raises
+    InputError if the run's seed is out of range.
     """
     if not 0 <= run < 1 << 31:
         raise InputError(f"the seed must be from 0 to 2^31 - 1, not {run}")

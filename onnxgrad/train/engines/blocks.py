@@ -58,7 +58,7 @@ def fits(step: TrainingStep) -> bool:
 
 
 def gradient_graph(step: TrainingStep) -> Program:
-    """Return the step without its update: inputs are batch, parameters, running statistics and
+    """Returns the step without its update: inputs are batch, parameters, running statistics and
     seed, outputs are loss, metrics, statistics and adjoints.
     """
     program = _copied(step.train)
@@ -80,7 +80,7 @@ def gradient_graph(step: TrainingStep) -> Program:
 
 
 def _copied(program: Program) -> Program:
-    """Return a copy of the program that finds the same external data."""
+    """Returns a copy of the program that finds the same external data."""
     return program_of(to_proto(program), program.folder, digests=program.digests)
 
 
@@ -123,7 +123,7 @@ class BlocksEngine(Engine):
         self.put(step.initial)
 
     def put(self, values: Mapping[str, Array]) -> None:
-        """Continue from these values."""
+        """Continues from these values."""
         for fed in self._parameters:
             safetensors_file.copy(values, fed.name, self._p[self._places[fed.name]])
         for slot, flat in self._s.items():
@@ -168,8 +168,8 @@ class BlocksEngine(Engine):
         return binding
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """Run one step. Nothing changes if the loss is not finite. Raises InputError for an invalid
-        batch.
+        """Runs one step. Nothing changes if the loss is not finite. Raises InputError for an
+        invalid batch.
         """
         self._drawn[...] = self.draw(number)
         metrics = self._differentiate(batch)
@@ -180,7 +180,7 @@ class BlocksEngine(Engine):
         return Result(float(self._loss), metrics | self._told)
 
     def _differentiate(self, batch: Mapping[str, Array]) -> dict[str, Array]:
-        """Write the loss and the gradient into their memory, and return the metrics."""
+        """Writes the loss and the gradient into their memory, and returns the metrics."""
         import onnxruntime as ort
 
         # the runtime reads this memory, so it lives until the run is over
@@ -194,7 +194,7 @@ class BlocksEngine(Engine):
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def _update(self, number: int, rate: float) -> None:
-        """Apply the optimisers' formulas in place, block by block. Before the last micro-batch,
+        """Applies the optimisers' formulas in place, block by block. Before the last micro-batch,
         only add the gradients up. Nothing changes if the norm is not finite.
         """
         if "accumulated" in self._s:
@@ -245,7 +245,7 @@ class BlocksEngine(Engine):
         return {name: self._norm}
 
     def back(self) -> None:
-        """Start the sums over micro-batches again; a step whose loss or norm is not finite has
+        """Starts the sums over micro-batches again; a step whose loss or norm is not finite has
         changed nothing else.
         """
         if "accumulated" in self._s:
@@ -253,7 +253,7 @@ class BlocksEngine(Engine):
 
     @property
     def held(self) -> dict[str, Array]:
-        """Return the current parameters and states in their buffers."""
+        """Returns the current parameters and states in their buffers."""
         found = {fed.name: self._part(self._p, fed.name, fed) for fed in self._parameters}
         for slot, feds in self._states.items():
             for fed in feds:

@@ -14,7 +14,7 @@ from onnxgrad.vocabulary import EngineName
 def open_engine(
     step: TrainingStep, name: EngineName, provider: str, threads: int | None, parallel: bool
 ) -> Engine:
-    """Return the engine with that name, or with `parallel` one for all processes that mpiexec
+    """Returns the engine with that name, or with `parallel` one for all processes that mpiexec
     started. Raises InputError if it cannot run this step.
     """
     can = provider == "cpu" and fits(step)

@@ -43,19 +43,19 @@ class Shards:
     inputs: Sequence[Fed]
 
     def bounds(self, count: int) -> list[slice]:
-        """Return parts of equal size; if that is impossible, the first parts have one example more.
-        Parts may be empty.
+        """Returns parts of equal size; if that is impossible, the first parts have one example
+        more. Parts may be empty.
         """
         size, larger = divmod(self.examples, count)
         ends = [size * i + min(i, larger) for i in range(count + 1)]
         return [slice(start, end) for start, end in pairwise(ends)]
 
     def part(self, bounds: slice) -> dict[str, Array]:
-        """Return some of the examples, without a copy."""
+        """Returns some of the examples, without a copy."""
         return {**{name: a[bounds] for name, a in self.split.items()}, **self.whole}
 
     def shares(self, parts: Sequence[slice], over_batch: OverBatch | None) -> Array:
-        """Return the weight of each part's loss in that of the batch, in float64, shape (parts,),
+        """Returns the weight of each part's loss in that of the batch, in float64, shape (parts,),
         for a loss that declares `over_batch`. Raises InputError for ignored labels beside means
         over examples.
         """
@@ -84,7 +84,7 @@ class Shards:
 
 
 def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:
-    """Return a batch that can be cut along the first axis of its inputs.
+    """Returns a batch that can be cut along the first axis of its inputs.
 
     An input without axes, or with a first size that the model fixes, belongs to every part. Raises
     InputError for a batch that lacks an input, and if the first axes differ.
@@ -156,14 +156,14 @@ class DataParallel(BlocksEngine):
         super().__init__(step, threads=share if threads is None else threads)
 
     def put(self, values: Mapping[str, Array]) -> None:
-        """Continue from the leader's values, on every rank."""
+        """Continues from the leader's values, on every rank."""
         super().put(values)
         for array in (self._p, *self._s.values()):
             self.ranks.spread(array)
         self._shared = self.ranks.agree(self._shared)
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """Run one step on all ranks, with the same batch. Nothing changes if the loss is not
+        """Runs one step on all ranks, with the same batch. Nothing changes if the loss is not
         finite.
         """
         cut = shards(batch, self._batch)
@@ -189,7 +189,7 @@ class DataParallel(BlocksEngine):
         return self.ranks.size == 1
 
     def draw(self, number: int) -> int:
-        """Return the seed of this rank's part of the current batch of that step."""
+        """Returns the seed of this rank's part of the current batch of that step."""
         batches = (number - 1) * self.task.manifest.accumulate + self.part
         return seed_of(self.seed, batches * self.ranks.size + self.ranks.rank + 1)
 
@@ -199,9 +199,9 @@ class DataParallel(BlocksEngine):
         return self.ranks.leads
 
     def agree(self, value: T) -> T:
-        """Return the leader's value, on every rank."""
+        """Returns the leader's value, on every rank."""
         return self.ranks.agree(value)
 
     def together(self) -> AbstractContextManager[None]:
-        """Return a context in which an error of one rank ends all, with one line."""
+        """Returns a context in which an error of one rank ends all, with one line."""
         return self.ranks.together()

@@ -28,7 +28,7 @@ _BLOCK = 1 << 14
 
 
 def aligned(length: int, dtype: np.dtype[Any]) -> Array:
-    """Return zeros that begin at a cache line, so that each tensor in a flat buffer does, too."""
+    """Returns zeros that begin at a cache line, so that each tensor in a flat buffer does, too."""
     memory = np.zeros(length * dtype.itemsize + _LINE, np.uint8)
     start = -memory.ctypes.data % _LINE
     return memory[start : start + length * dtype.itemsize].view(dtype)
@@ -44,7 +44,7 @@ class Region:
 
 
 def optimizer_of(entry: Mapping[str, Any]) -> Optimizer:
-    """Return the optimiser of a manifest's entry. Raises InputError for an unknown name."""
+    """Returns the optimiser of a manifest's entry. Raises InputError for an unknown name."""
     given = dict(entry)
     name = given.pop("name", None)
     if name not in OPTIMIZERS:
@@ -54,12 +54,12 @@ def optimizer_of(entry: Mapping[str, Any]) -> Optimizer:
 
 
 def slot_of(fed: Fed) -> str:
-    """Return the name of a state in its optimiser."""
+    """Returns the name of a state in its optimiser."""
     return fed.slot or fed.name.removeprefix(f"{fed.of}.")
 
 
 def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
-    """Return the slice of each parameter, group by group, the groups' regions, and the length of
+    """Returns the slice of each parameter, group by group, the groups' regions, and the length of
     the buffers.
     """
     entries = manifest.groups or ({"optimizer": manifest.optimizer},)
@@ -83,7 +83,7 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
 
 
 def made_ready(g: Array, manifest: Manifest) -> tuple[float, Any]:
-    """Clip the flat gradient, the sum over micro-batches, by value in place. Returns its remaining
+    """Clips the flat gradient, the sum over micro-batches, by value in place. Returns its remaining
     factor, and the norm of its mean before clipping if the step returns the norm.
     """
     wanted = manifest.gradient_norm is not None

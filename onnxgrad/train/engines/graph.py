@@ -55,7 +55,7 @@ def may_be_overwritten(block: BindingBlock, old: Var, new: Var) -> bool:
 
 
 def _readers(old: Var) -> set[Binding]:
-    """Return the bindings that read the value's memory, also in nested blocks."""
+    """Returns the bindings that read the value's memory, also in nested blocks."""
     found: set[Binding] = set()
     todo = [old]
     while todo:
@@ -147,7 +147,7 @@ class GraphEngine(Engine):
         )
 
     def put(self, values: Mapping[str, Array]) -> None:
-        """Continue from these values."""
+        """Continues from these values."""
         self.spoiled = False
         self._buffers: list[dict[str, Any]] = [{}, {}]
         # a value on the CPU shares its memory with the array, which must live as long
@@ -174,11 +174,11 @@ class GraphEngine(Engine):
         return ort.OrtValue.ortvalue_from_numpy(array, self._device)
 
     def _now(self, name: str) -> int:
-        """Return the index of the buffer with the current value."""
+        """Returns the index of the buffer with the current value."""
         return sum(self._runs[i] for i in self._written[name]) % 2
 
     def _bound(self, file: _File) -> Any:
-        """Return bindings of a file from the current buffers to the others."""
+        """Returns bindings of a file from the current buffers to the others."""
         binding = file.session.io_binding()
         for fed in self._carried:
             now = self._now(fed.name)
@@ -206,8 +206,8 @@ class GraphEngine(Engine):
         return ort.OrtValue.ortvalue_from_numpy(array)
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
-        """Run one step, or one micro-batch of it. Raises InputError for a batch that the graph does
-        not accept.
+        """Runs one step, or one micro-batch of it. Raises InputError for a batch that the graph
+        does not accept.
         """
         # the runtime reads this memory, so it lives until the run is over
         feeds = checked(batch, self._batch)
@@ -222,7 +222,7 @@ class GraphEngine(Engine):
         return Result(float(self._loss), metrics)
 
     def _run(self, index: int, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run a file and return its metrics."""
+        """Runs a file and returns its metrics."""
         file, key = self._files[index], (index, *(n % 2 for n in self._runs))
         binding = self._bindings.get(key)
         if binding is None:
@@ -237,7 +237,7 @@ class GraphEngine(Engine):
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
     def back(self) -> None:
-        """Undo the last step of values with two buffers, by default the parameters. Sums over
+        """Undoes the last step of values with two buffers, by default the parameters. Sums over
         micro-batches start again.
         """
         self.spoiled = any(
@@ -256,7 +256,7 @@ class GraphEngine(Engine):
 
     @property
     def held(self) -> dict[str, Array]:
-        """Return the current parameters and states in their buffers; for a device, copies."""
+        """Returns the current parameters and states in their buffers; for a device, copies."""
         now = {fed.name: self._now(fed.name) for fed in self._carried}
         if self._device == "cpu":
             return {name: self._memory[which][name] for name, which in now.items()}

@@ -49,31 +49,31 @@ class Ranks:
 
     @property
     def on_this_machine(self) -> int:
-        """Return the number of ranks that share this machine's cores. All ranks must call it."""
+        """Returns the number of ranks that share this machine's cores. All ranks must call it."""
         from mpi4py import MPI
 
         self._meet()
         return int(self.comm.Split_type(MPI.COMM_TYPE_SHARED).size)
 
     def agree(self, value: T) -> T:
-        """Return the leader's value, on every rank. All ranks must call it."""
+        """Returns the leader's value, on every rank. All ranks must call it."""
         self._meet()
         found: T = self.comm.bcast(value, root=0)
         return found
 
     def all(self, value: T) -> list[T]:
-        """Return every rank's value, in order. All ranks must call it."""
+        """Returns every rank's value, in order. All ranks must call it."""
         self._meet()
         return list(self.comm.allgather(value))
 
     def spread(self, array: Array) -> None:
-        """Copy the leader's numbers into the array of every rank."""
+        """Copies the leader's numbers into the array of every rank."""
         self._meet()
         for part in _buckets(array):
             self.comm.Bcast(part, root=0)
 
     def add(self, array: Array) -> None:
-        """Replace the array on every rank by the sum over the ranks."""
+        """Replaces the array on every rank by the sum over the ranks."""
         from mpi4py import MPI
 
         self._meet()
@@ -82,7 +82,7 @@ class Ranks:
 
     @contextmanager
     def together(self, say: Callable[[str], None] | None = None) -> Iterator[None]:
-        """Return a context in which an error on any rank ends all ranks, with one line and the
+        """Returns a context in which an error on any rank ends all ranks, with one line and the
         error's exit code.
 
         The line goes to `say`, by default to stderr. With one process, the error is raised as
@@ -101,8 +101,8 @@ class Ranks:
     def _meet(
         self, error: Exception | None = None, say: Callable[[str], None] | None = None
     ) -> None:
-        """Wait for all ranks. If some of them failed, the first of these reports its error, and all
-        exit with its code.
+        """Waits for all ranks. If some of them failed, the first of these reports its error, and
+        all exit with its code.
         """
         if self.size == 1:
             return
@@ -115,14 +115,14 @@ class Ranks:
         raise SystemExit(codes[first])
 
     def _words(self, error: Exception) -> str:
-        """Return the error's message, with the rank unless every rank can have the error."""
+        """Returns the error's message, with the rank unless every rank can have the error."""
         foreseen = isinstance(error, OnnxgradError) and not isinstance(error, InternalError)
         what = str(error) if foreseen else f"{type(error).__name__}: {error}"
         return what if self.leads else f"rank {self.rank} of {self.size}: {what}"
 
 
 def world() -> Ranks:
-    """Return the processes that mpiexec started. Raises InputError without mpi4py or an MPI
+    """Returns the processes that mpiexec started. Raises InputError without mpi4py or an MPI
     library.
     """
     try:

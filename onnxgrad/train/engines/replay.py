@@ -63,7 +63,7 @@ class _Tape:
         self._types = types
 
     def note(self, function: np.ufunc, xs: Sequence[Any]) -> _Value:
-        """Record a call and return the stand-in of its result."""
+        """Records a call and returns the stand-in of its result."""
         key = (function, *[x.dtype if isinstance(x, _Value) else type(x) for x in xs])
         if (dtype := self._types.get(key)) is None:
             tried = function(*[np.ones(1, x.dtype) if isinstance(x, _Value) else x for x in xs])
@@ -92,8 +92,8 @@ class Replay:
         self._scratch: dict[DType, list[Array]] = {}
 
     def update(self, formula: Formula, arrays: Mapping[str, Array], part: slice) -> dict[str, Any]:
-        """Write the results of the formula over that part of the arrays with their names, and
-        return its other results, which are numbers.
+        """Writes the results of the formula over that part of the arrays with their names, and
+        returns its other results, which are numbers.
 
         Raises TypeError for a formula that does anything except calling elementwise NumPy
         functions.
@@ -120,7 +120,7 @@ class Replay:
         return found
 
     def _plan(self, tape: _Tape, becomes: Mapping[int, int]) -> _Plan:
-        """Return where the calls of a tape read and write, usually the plan of the step before."""
+        """Returns where the calls of a tape read and write, usually the plan of the step before."""
         key = (*tape.calls, *becomes.items(), *[v.dtype for v in tape.operands])
         if key not in self._plans:
             calls, dtypes = laid_out(tape, becomes)
@@ -128,7 +128,7 @@ class Replay:
         return self._plans[key]
 
     def _memory(self, dtypes: Mapping[int, DType]) -> dict[int, Array]:
-        """Return scratch arrays for these places."""
+        """Returns scratch arrays for these places."""
         taken: dict[DType, int] = {}
         found = {}
         for place, dtype in dtypes.items():
@@ -141,7 +141,7 @@ class Replay:
 
 
 def laid_out(tape: _Tape, becomes: Mapping[int, int]) -> tuple[list[_Call], dict[int, DType]]:
-    """Return the calls over places in memory, and the dtypes of the places that are scratch.
+    """Returns the calls over places in memory, and the dtypes of the places that are scratch.
 
     becomes: the arrays that results overwrite. A result is written where nothing is read any more:
     the new value of an array into that array if possible, any other over an operand, else into

@@ -45,7 +45,7 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def open_session(program: Program, provider: str, threads: int | None) -> Any:
-    """Return an onnxruntime session in this process. Raises RuntimeMissing, and InputError for a
+    """Returns an onnxruntime session in this process. Raises RuntimeMissing, and InputError for a
     provider that is unknown, missing, or does not start.
     """
     try:
@@ -80,7 +80,7 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
 
 
 def _with_files(program: Program, options: Any) -> bytes:
-    """Return the bytes of a model whose external initializers stay in their files, which the
+    """Returns the bytes of a model whose external initializers stay in their files, which the
     runtime maps into memory. Raises InputError if one cannot be read, or if the rest is larger than
     2 GB.
     """
@@ -98,8 +98,8 @@ def _with_files(program: Program, options: Any) -> bytes:
 
 
 def _check_place(tensor: TensorProto, folder: Path | None) -> None:
-    """Raise InputError as `internalize` does, but read only one byte: onnx checks the place and the
-    length of the file.
+    """Raises InputError as `internalize` does, but reads only one byte: onnx checks the place and
+    the length of the file.
     """
     place = {e.key: e.value for e in tensor.external_data}
     offset, size = place.get("offset", "0"), raw_bytes(tensor) or 0
@@ -113,7 +113,7 @@ def _check_place(tensor: TensorProto, folder: Path | None) -> None:
 
 @contextmanager
 def refusing(feeds: Mapping[str, Array], rows: Array | None = None) -> Iterator[None]:
-    """Raise InputError if a node cannot run with these arrays, such as a Gather with an index that
+    """Raises InputError if a node cannot run with these arrays, such as a Gather with an index that
     its table lacks. `rows` are the rows of the data.
     """
     try:
@@ -131,7 +131,7 @@ def refusing(feeds: Mapping[str, Array], rows: Array | None = None) -> Iterator[
 
 
 def _place_of(index: int, feeds: Mapping[str, Array], rows: Array | None) -> str:
-    """Return where an integer stands in the batch; an empty text if it is computed."""
+    """Returns where an integer stands in the batch; an empty text if it is computed."""
     for name, array in feeds.items():
         if array.dtype.kind in "iu" and (array == index).any():
             place, of = _in_data(np.argwhere(array == index)[0].tolist(), array, rows)
@@ -140,14 +140,14 @@ def _place_of(index: int, feeds: Mapping[str, Array], rows: Array | None) -> str
 
 
 def _in_data(place: list[int], array: Array, rows: Array | None) -> tuple[list[int], str]:
-    """Return a place of a batch as a place of the data, if its rows are known."""
+    """Returns a place of a batch as a place of the data, if its rows are known."""
     if rows is None or not array.ndim or len(rows) != len(array):
         return place, "batch"
     return [int(rows[place[0]]), *place[1:]], "data"
 
 
 def give_back(elements: int) -> None:
-    """Return free memory to the system if there are so many weights that this is worth the time:
+    """Returns free memory to the system if there are so many weights that this is worth the time:
     the objects of a graph refer to each other, so that only the collector frees them, and malloc
     keeps freed memory.
     """
@@ -161,9 +161,9 @@ def give_back(elements: int) -> None:
 def checked(
     batch: Mapping[str, Any], inputs: list[Fed], rows: Array | None = None
 ) -> dict[str, Array]:
-    """Return a batch as arrays that the graph accepts. Raises InputError, which names the array, if
-    an array is missing, unknown or does not fit. `rows` are the rows of the data, by default those
-    that the batch knows.
+    """Returns a batch as arrays that the graph accepts. Raises InputError, which names the array,
+    if an array is missing, unknown or does not fit. `rows` are the rows of the data, by default
+    those that the batch knows.
     """
     rows = getattr(batch, "rows", rows)
     unknown = [name for name in batch if name not in {fed.name for fed in inputs}]
@@ -217,7 +217,7 @@ def _fitting(
 
 
 def _check_labels(array: Any, fed: Fed, classes: int, rows: Array | None) -> None:
-    """Raise InputError, which names the row in the data, for the first label that is not
+    """Raises InputError, which names the row in the data, for the first label that is not
     a class.
     """
     wrong = (array < 0) | (array >= classes)
@@ -235,12 +235,12 @@ def _check_labels(array: Any, fed: Fed, classes: int, rows: Array | None) -> Non
 
 
 def dtype_of(fed: Fed) -> np.dtype[Any]:
-    """Return the NumPy dtype of an input."""
+    """Returns the NumPy dtype of an input."""
     return np.dtype(fed.dtype)  # bfloat16 and its like are numpy's since onnx was imported
 
 
 def sizes_of(fed: Fed) -> tuple[int, ...]:
-    """Return the shape of a parameter or state, whose sizes are all known."""
+    """Returns the shape of a parameter or state, whose sizes are all known."""
     return tuple(d for d in fed.shape or () if isinstance(d, int))
 
 

@@ -34,7 +34,7 @@ Index = Annotated[int, Range(-(1 << 31), (1 << 31) - 1, words="an integer of 32 
 
 
 def check_numbers(loss: str, **arrays: Numbers) -> None:
-    """Raise InputError if one of the arrays has an element that is not a finite number."""
+    """Raises InputError if one of the arrays has an element that is not a finite number."""
     for name, value in arrays.items():
         try:
             fine = value is None or bool((np.abs(np.asarray(value, np.float64)) <= _LARGEST).all())
@@ -78,10 +78,12 @@ class Loss(metaclass=Declared):
 
     @abstractmethod
     def emit(self, place: Place) -> Var:
-        """Emit the scalar after the model's values. Raises InputError if the values do not fit."""
+        """Emits the scalar after the model's values. Raises InputError if the values do not fit."""
 
     def __str__(self) -> str:
-        """Return the text of the loss: its name and the options that differ from their defaults."""
+        """Returns the text of the loss: its name and the options that differ from their
+        defaults.
+        """
         loss: Any = self
         if not is_dataclass(loss):
             return type(self).__name__
@@ -100,7 +102,7 @@ class Loss(metaclass=Declared):
 
 
 def _text(value: Any) -> str:
-    """Return the text of an option; of many numbers a digest."""
+    """Returns the text of an option; of many numbers a digest."""
     text = str(value.tolist() if isinstance(value, np.ndarray) else value)
     if len(text) <= _LONGEST_TEXT:
         return text
@@ -123,7 +125,7 @@ class Sum(Loss):
                 raise InputError(f"a sum of losses cannot have {loss!r}, which is not a Loss")
 
     def __str__(self) -> str:
-        """Return the terms with their weights."""
+        """Returns the terms with their weights."""
         parts = [f"{loss}" if weight == 1 else f"{weight:g}*{loss}" for weight, loss in self.terms]
         return " + ".join(parts)
 
@@ -141,7 +143,7 @@ class Sum(Loss):
         return "mixed"
 
     def emit(self, place: Place) -> Var:
-        """Emit the weighted sum."""
+        """Emits the weighted sum."""
         if not self.terms:
             raise InputError("a sum of losses needs at least one term")
         return weighted_sum([(weight, loss.emit(place)) for weight, loss in self.terms])
@@ -159,7 +161,7 @@ class Output(Loss):
     over_batch: Reduction | None = None
 
     def emit(self, place: Place) -> Var:
-        """Return the value as a scalar. Raises InputError if it may have several elements."""
+        """Returns the value as a scalar. Raises InputError if it may have several elements."""
         value = place.value(self.output)
         if value.shape == ():
             return value
@@ -192,11 +194,11 @@ class Custom(Loss):
     over_batch: Reduction | None = None
 
     def __str__(self) -> str:
-        """Return the name of the function."""
+        """Returns the name of the function."""
         return f"{FUNCTION}{getattr(self.function, '__qualname__', type(self.function).__name__)}"
 
     def emit(self, place: Place) -> Var:
-        """Return the value of the function. Raises InputError if it is not a scalar."""
+        """Returns the value of the function. Raises InputError if it is not a scalar."""
         more = [place] if _parameters(self.function) > 1 else []
         value: object = self.function(_Values(place.own), *more)
         if not isinstance(value, Var) or value.shape != () or value.dtype not in FLOAT_DTYPES:
@@ -219,7 +221,7 @@ class _Values(dict[str, Var]):
 
 
 def _parameters(function: Callable[..., Any]) -> int:
-    """Return the number of positional arguments."""
+    """Returns the number of positional arguments."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         given = inspect.signature(function).parameters.values()
@@ -237,14 +239,14 @@ class OfExamples(Loss):
     sample_weight: str | None = field(default=None, kw_only=True)
 
     def weighted(self, place: Place, terms: Var) -> Var:
-        """Return the terms, examples along their first axis, times the factors of the examples.
+        """Returns the terms, examples along their first axis, times the factors of the examples.
         Raises InputError for a scalar.
         """
         factors = self.factors(place, terms.dtype, terms.shape or ())
         return terms if factors is None else terms * factors
 
     def factors(self, place: Place, dtype: int, shape: Shape, axis: int = 0) -> Var | None:
-        """Return the factors of the examples along `axis` of a shape, which broadcast to it; None
+        """Returns the factors of the examples along `axis` of a shape, which broadcast to it; None
         without any. Raises InputError for a shape without that axis.
         """
         rank = len(shape)
@@ -277,7 +279,7 @@ class Reduced(OfExamples):
 
 
 def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:
-    """Return w1 v1 + w2 v2 + ... of scalars, in the widest precision among them."""
+    """Returns w1 v1 + w2 v2 + ... of scalars, in the widest precision among them."""
     if len({v.dtype for _, v in parts}) > 1:
         parts = [(weight, wide(v)) for weight, v in parts]
     if len({v.dtype for _, v in parts}) > 1:
@@ -289,7 +291,7 @@ def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:
 
 
 def reduced(values: Var, reduction: str) -> Var:
-    """Return the mean or sum of all elements, a scalar. The mean of no elements is NaN, as in
+    """Returns the mean or sum of all elements, a scalar. The mean of no elements is NaN, as in
     PyTorch.
     """
     if reduction == "mean" and is_static(values.shape) and element_count(values.shape):
@@ -300,12 +302,12 @@ def reduced(values: Var, reduction: str) -> Var:
 
 
 def known(value: Any, like: Var) -> Var:
-    """Return an option's numbers as a constant with the dtype of a value."""
+    """Returns an option's numbers as a constant with the dtype of a value."""
     return constant(np.asarray(value, np.float64), like.dtype)
 
 
 def size(v: Var, axis: int) -> float | Var:
-    """Return the size of an axis: a number, or a scalar of the value's dtype."""
+    """Returns the size of an axis: a number, or a scalar of the value's dtype."""
     known_size = None if v.shape is None else v.shape[axis]
     if isinstance(known_size, int):
         return float(known_size)

@@ -47,7 +47,7 @@ def negative_log_likelihood(
     reduction: str,
     examples: Var | None = None,
 ) -> Var:
-    """Return -w_t log softmax(z)_t over all labels t that are not ignored, for scores (N, C, ...)
+    """Returns -w_t log softmax(z)_t over all labels t that are not ignored, for scores (N, C, ...)
     and labels (N, ...). examples: factors that broadcast to the labels.
 
     The mean divides by the sum of w_t. The result is NaN if a label is not a class: onnxruntime
@@ -79,7 +79,7 @@ def negative_log_likelihood(
 
 
 def _checked(z: Var, labels: Var, ignore_index: int) -> tuple[Var, Var]:
-    """Return the labels with those out of range ignored, and whether a label was out of range."""
+    """Returns the labels with those out of range ignored, and whether a label was out of range."""
     classes = None if z.shape is None else z.shape[1]
     count = (
         classes
@@ -93,20 +93,20 @@ def _checked(z: Var, labels: Var, ignore_index: int) -> tuple[Var, Var]:
 
 
 def _uniform(log_p: Var, weight: Var | None, kept: Var) -> Var:
-    """Return -sum w_c log p_c over all classes and the samples that count."""
+    """Returns -sum w_c log p_c over all classes and the samples that count."""
     log_p = _weighted(log_p, weight)
     return op.ReduceSum(op.Where(kept, -op.ReduceSum(log_p, [1], keepdims=0), 0.0), keepdims=0)
 
 
 def _weighted(log_p: Var, weight: Var | None) -> Var:
-    """Return w_c log p_c, the classes along axis 1."""
+    """Returns w_c log p_c, the classes along axis 1."""
     if weight is None:
         return log_p
     return log_p * op.Reshape(weight, [-1, *[1] * ((log_p.rank or 2) - 2)])
 
 
 def _share(labels: Var, weight: Var | None, kept: Var, dtype: int) -> Var:
-    """Return the divisor of a mean: the number of labels that count, or the sum of their
+    """Returns the divisor of a mean: the number of labels that count, or the sum of their
     weights.
     """
     if weight is None:
@@ -139,7 +139,7 @@ class _OfClasses(Reduced):
         return "sum" if self.reduction == "sum" else "labels"
 
     def _weight(self, place: Place, z: Var, classes: Dim) -> Var | None:
-        """Return the weight of each class. Raises InputError unless there is one per class."""
+        """Returns the weight of each class. Raises InputError unless there is one per class."""
         value = self.weight
         if value is None:
             return None
@@ -161,14 +161,14 @@ class _OfClasses(Reduced):
         return known(value, z)
 
     def _labels(self, place: Place, classes: Dim, shape: Shape) -> Var:
-        """Return the labels' input, with its range if the number of classes is known."""
+        """Returns the labels' input, with its range if the number of classes is known."""
         known_classes = classes if isinstance(classes, int) else None
         place.classes.setdefault(self.target, (known_classes, self.ignore_index))
         dtype = TensorProto.INT32 if self.target_dtype == "int32" else TensorProto.INT64
         return place.labels(self.target, dtype, shape, self.name)
 
     def _examples(self, place: Place, labels: Var, z: Var) -> Var | None:
-        """Return the factor of each label, in the shape of the labels; None without any."""
+        """Returns the factor of each label, in the shape of the labels; None without any."""
         found = self.factors(place, z.dtype, labels.shape or ())
         return None if found is None else op.Expand(found, op.Shape(labels))
 
@@ -207,7 +207,7 @@ class CrossEntropy(_OfClasses):
         return self.reduction if self.probabilities else super().over_batch
 
     def emit(self, place: Place) -> Var:
-        """Emit the loss. Raises InputError for scores without that axis, and for a weight without
+        """Emits the loss. Raises InputError for scores without that axis, and for a weight without
         one number per class.
         """
         z = place.prediction(self.output)
@@ -239,7 +239,7 @@ class CrossEntropy(_OfClasses):
     def _of_distributions(
         self, z: Var, p: Var, weight: Var | None, examples: Var | None, axis: int
     ) -> Var:
-        """Return -sum p w log softmax(z), divided by the number of distributions."""
+        """Returns -sum p w log softmax(z), divided by the number of distributions."""
         classes = size(z, axis)
         if s := self.label_smoothing:
             p = (1.0 - s) * p + s / classes
@@ -268,7 +268,7 @@ class SequenceCrossEntropy(_OfClasses):
     shift: Annotated[int, Range(0, (1 << 31) - 1)] = 1
 
     def emit(self, place: Place) -> Var:
-        """Emit the loss. Raises InputError for scores without a sequence axis."""
+        """Emits the loss. Raises InputError for scores without a sequence axis."""
         z = place.prediction(self.output)
         shape: Shape = z.shape or ()
         if len(shape) < 2:
@@ -291,7 +291,7 @@ class SequenceCrossEntropy(_OfClasses):
 
 
 def in_rows(z: Var, axis: int) -> Var:
-    """Return scores as a matrix with one column per class."""
+    """Returns scores as a matrix with one column per class."""
     rank = z.rank or 0
     if axis != rank - 1:
         z = op.Transpose(z, perm=[*(i for i in range(rank) if i != axis), axis])
@@ -317,7 +317,7 @@ class BCEWithLogits(Elementwise):
         check_numbers(self.name, weight=self.weight, pos_weight=self.pos_weight)
 
     def of(self, y: Var, t: Var) -> Var:
-        """Return w (p t softplus(-z) + (1 - t) softplus(z)), without cancellation for scores that
+        """Returns w (p t softplus(-z) + (1 - t) softplus(z)), without cancellation for scores that
         are nearly right.
         """
         positive = t if self.pos_weight is None else self._factor(y, "pos_weight") * t
@@ -325,7 +325,7 @@ class BCEWithLogits(Elementwise):
         return each if self.weight is None else self._factor(y, "weight") * each
 
     def _factor(self, z: Var, name: str) -> Var:
-        """Return an option as a constant. Raises InputError if it does not broadcast to
+        """Returns an option as a constant. Raises InputError if it does not broadcast to
         the scores.
         """
         value = getattr(self, name)
@@ -360,7 +360,7 @@ class KLDiv(OfExamples):
         return "sum" if self.reduction == "sum" else "mean"
 
     def emit(self, place: Place) -> Var:
-        """Emit the loss. Raises InputError for a batchmean of a scalar."""
+        """Emits the loss. Raises InputError for a batchmean of a scalar."""
         y = place.prediction(self.output)
         t = place.labels(self.target, y.dtype, y.shape or (), self.name)
         if self.log_target:
@@ -377,7 +377,7 @@ class KLDiv(OfExamples):
 
 
 def softplus(x: Var) -> Var:
-    """Return log(1 + exp(x)) without overflow, and with a derivative at 0.
+    """Returns log(1 + exp(x)) without overflow, and with a derivative at 0.
 
     onnxruntime's Softplus is exact to the last digit in float32; in float64 it is missing, or
     infinite from 710 on.

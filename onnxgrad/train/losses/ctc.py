@@ -61,7 +61,7 @@ class CTC(OfExamples):
         return self.reduction
 
     def emit(self, place: Place) -> Var:
-        """Emit the loss. Raises InputError for scores without these three axes, or without the
+        """Emits the loss. Raises InputError for scores without these three axes, or without the
         class `blank`.
         """
         z = self._scores(place)
@@ -119,7 +119,7 @@ class CTC(OfExamples):
 
 
 def _with_blanks(labels: Var, blank: int) -> Var:
-    """Return blank, l1, blank, l2, ..., blank, of shape (N, 2S + 1)."""
+    """Returns blank, l1, blank, l2, ..., blank, of shape (N, 2S + 1)."""
     pairs = op.Unsqueeze(labels, [2])
     blanks = op.Expand(np.int64(blank), op.Shape(pairs))
     body = op.Flatten(op.Concat(blanks, pairs, axis=2), axis=1)
@@ -127,7 +127,7 @@ def _with_blanks(labels: Var, blank: int) -> Var:
 
 
 def _forward(log_p: Var, path: Var, steps: Var, ends: Var | None) -> Var:
-    """Return log alpha(s), the probability to reach position s of the path at the end of each
+    """Returns log alpha(s), the probability to reach position s of the path at the end of each
     input, of shape (N, 2S + 1).
 
     alpha_t(s) = p_t(path_s) (alpha(s) + alpha(s - 1) + alpha(s - 2) if path_s differs from
@@ -180,7 +180,7 @@ def _forward(log_p: Var, path: Var, steps: Var, ends: Var | None) -> Var:
 
 
 def _at_the_end(alpha: Var, lengths: Var) -> Var:
-    """Return log(alpha(2 L) + alpha(2 L - 1)), at or after the last label, of shape (N,)."""
+    """Returns log(alpha(2 L) + alpha(2 L - 1)), at or after the last label, of shape (N,)."""
     last = op.Unsqueeze(2 * lengths, [1])
     before = op.GatherElements(alpha, op.Max(last - 1, np.int64(0)), axis=1)
     before = op.Where(op.Greater(last, 0), before, constant(_NEVER, alpha.dtype))

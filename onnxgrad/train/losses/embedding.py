@@ -45,7 +45,7 @@ class Cosine(Reduced):
         return self.reduction if self.dim > 0 or self.dim == -1 else None
 
     def emit(self, place: Place) -> Var:
-        """Emit the loss. Raises InputError for an output without that axis."""
+        """Emits the loss. Raises InputError for an output without that axis."""
         y = place.prediction(self.output)
         rank = y.rank or 0
         dim = 0 if rank == 1 and self.dim == 1 else self.dim
@@ -76,7 +76,7 @@ class CosineEmbedding(Reduced):
     margin: Finite = 0.0
 
     def emit(self, place: Place) -> Var:
-        """Emit the loss. Raises InputError unless the values are two vectors, or two lists of
+        """Emits the loss. Raises InputError unless the values are two vectors, or two lists of
         vectors, of one shape.
         """
         x1 = place.prediction(self.output)
@@ -123,7 +123,7 @@ class TripletMargin(OfExamples):
         return self.reduction
 
     def emit(self, place: Place) -> Var:
-        """Emit the loss. Raises InputError unless the values are vectors of one shape."""
+        """Emits the loss. Raises InputError unless the values are vectors of one shape."""
         a, p, n = (place.prediction(name) for name in (self.output, self.positive, self.negative))
         if not a.rank:
             raise InputError(
@@ -137,12 +137,12 @@ class TripletMargin(OfExamples):
         return reduced(self.weighted(place, op.Clip(near - far + self.margin, 0.0)), self.reduction)
 
     def _distance(self, x: Var, y: Var) -> Var:
-        """Return the norm of x - y + eps, as torch.nn.PairwiseDistance does."""
+        """Returns the norm of x - y + eps, as torch.nn.PairwiseDistance does."""
         return norm(x - y + self.eps, self.p)
 
 
 def norm(x: Var, p: float) -> Var:
-    """Return (sum |x|^p)^(1/p) along the last axis; the largest |x| for p = inf."""
+    """Returns (sum |x|^p)^(1/p) along the last axis; the largest |x| for p = inf."""
     if p == 1.0:
         return op.ReduceL1(x, [-1], keepdims=0)
     if p == 2.0:
@@ -153,7 +153,7 @@ def norm(x: Var, p: float) -> Var:
 
 
 def check_alike(loss: str, x: Var, y: Var) -> None:
-    """Raise InputError for two values of different shapes or dtypes."""
+    """Raises InputError for two values of different shapes or dtypes."""
     if x.dtype != y.dtype or not fits(x.shape, y.shape or ()):
         raise InputError(
             f"{loss}: '{x.name}' is {x.type} and '{y.name}' is {y.type}: they must be alike"

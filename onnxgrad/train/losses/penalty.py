@@ -39,8 +39,8 @@ class _Penalty(Loss):
         return "constant"
 
     def emit(self, place: Place) -> Var:
-        """Emit the sum. Raises InputError for an entry that matches no floating-point weight of the
-        model.
+        """Emits the sum. Raises InputError for an entry that matches no floating-point weight of
+        the model.
         """
         weights = {
             k: v
@@ -66,12 +66,12 @@ class _Penalty(Loss):
         return weighted_sum([(1.0, self.of(self.read(place, w))) for w in chosen.values()])
 
     def read(self, place: Place, w: Var) -> Var:
-        """Return the array to penalise for a weight, in the precision of losses."""
+        """Returns the array to penalise for a weight, in the precision of losses."""
         return wide(w)
 
     @abstractmethod
     def of(self, w: Var) -> Var:
-        """Return the penalty of one weight."""
+        """Returns the penalty of one weight."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class L1Penalty(_Penalty):
     name: ClassVar[str] = "l1_penalty"
 
     def of(self, w: Var) -> Var:
-        """Return sum |w|."""
+        """Returns sum |w|."""
         return op.ReduceL1(w, keepdims=0)
 
 
@@ -92,7 +92,7 @@ class L2Penalty(_Penalty):
     name: ClassVar[str] = "l2_penalty"
 
     def of(self, w: Var) -> Var:
-        """Return 1/2 sum w^2."""
+        """Returns 1/2 sum w^2."""
         return 0.5 * op.ReduceSumSquare(w, keepdims=0)
 
 
@@ -106,7 +106,7 @@ class ProximalPenalty(L2Penalty):
     name: ClassVar[str] = "proximal_penalty"
 
     def read(self, place: Place, w: Var) -> Var:
-        """Return w - anchor."""
+        """Returns w - anchor."""
         w, name = wide(w), w.name
         anchor = place.labels(f"{name}.anchor", w.dtype, w.shape or (), name)
         place.anchors[anchor.name] = name

@@ -51,7 +51,7 @@ class Place:
         object.__setattr__(self, "own", {v.name: v for v in self.block.vars()})
 
     def value(self, name: str | None) -> Var:
-        """Return the value with this name, or for None the only floating-point output. Raises
+        """Returns the value with this name, or for None the only floating-point output. Raises
         InputError if there is none.
         """
         if name is None:
@@ -75,7 +75,7 @@ class Place:
         return found
 
     def prediction(self, name: str | None) -> Var:
-        """Return `value` in the precision of losses. Raises InputError if its rank is unknown."""
+        """Returns `value` in the precision of losses. Raises InputError if its rank is unknown."""
         found = self.value(name)
         if found.shape is None:
             raise InputError(
@@ -85,8 +85,9 @@ class Place:
         return wide(found)
 
     def labels(self, name: str, dtype: int | DTypeLike, shape: Shape, of: str = "") -> Var:
-        """Return the graph input with this name, or the model's value with this name, through which
-        no gradient flows, or a new input of this type. dtype: NumPy's, or an element type of ONNX.
+        """Returns the graph input with this name, or the model's value with this name, through
+        which no gradient flows, or a new input of this type. dtype: NumPy's, or an element type of
+        ONNX.
 
         An existing integer may have another width and a float another precision; it is cast. Raises
         InputError if it has another kind or cannot have that shape.
@@ -119,7 +120,7 @@ class Place:
 
 
 def _element_type(name: str, dtype: DTypeLike) -> int:
-    """Return ONNX's element type of a dtype. Raises InputError if there is none."""
+    """Returns ONNX's element type of a dtype. Raises InputError if there is none."""
     try:
         return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
     except (TypeError, ValueError, KeyError):
@@ -132,7 +133,7 @@ def is_float(v: Var) -> bool:
 
 
 def wide(v: Var) -> Var:
-    """Return half precision as float32, other values unchanged."""
+    """Returns half precision as float32, other values unchanged."""
     return op.Cast(v, to=TensorProto.FLOAT) if v.dtype in _HALVES else v
 
 

@@ -24,7 +24,7 @@ _TERM = re.compile(rf"\s*(?:({_NUMBER})\s*\*)?\s*([^\s+*{{}}]+)\s*(?:\{{([^{{}}]
 
 @known_keywords
 def parse_loss(text: str) -> Loss:
-    """Return the loss of a text: terms `[NUMBER*]NAME[{option=value,option=value}]` with `+`
+    """Returns the loss of a text: terms `[NUMBER*]NAME[{option=value,option=value}]` with `+`
     between them.
 
     NAME is one of `LOSSES`, or a scalar of the model. Options are those of the class; a list is

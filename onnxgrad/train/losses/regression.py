@@ -25,7 +25,7 @@ class Elementwise(Reduced):
 
     @abstractmethod
     def of(self, y: Var, t: Var) -> Var:
-        """Return the loss of each element."""
+        """Returns the loss of each element."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MSE(Elementwise):
     name: ClassVar[str] = "mse"
 
     def of(self, y: Var, t: Var) -> Var:
-        """Return (y - t)^2."""
+        """Returns (y - t)^2."""
         d = y - t
         return d * d
 
@@ -47,7 +47,7 @@ class L1(Elementwise):
     name: ClassVar[str] = "l1"
 
     def of(self, y: Var, t: Var) -> Var:
-        """Return |y - t|."""
+        """Returns |y - t|."""
         return op.Abs(y - t)
 
 
@@ -62,7 +62,7 @@ class Huber(Elementwise):
     delta: Positive = 1.0
 
     def of(self, y: Var, t: Var) -> Var:
-        """Return c (d - c / 2) with c = d clipped to delta; its derivative is c."""
+        """Returns c (d - c / 2) with c = d clipped to delta; its derivative is c."""
         return _huber(y - t, self.delta)
 
 
@@ -78,7 +78,7 @@ class SmoothL1(Elementwise):
     beta: NonNegative = 1.0
 
     def of(self, y: Var, t: Var) -> Var:
-        """Return Huber's loss with delta = beta, divided by beta."""
+        """Returns Huber's loss with delta = beta, divided by beta."""
         return _huber(y - t, self.beta) / self.beta if self.beta else op.Abs(y - t)
 
 

@@ -25,7 +25,7 @@ class Balanced:
     counts: tuple[int, ...]
 
     def numbers(self, classes: int | None = None) -> list[float]:
-        """Return the weights, by default of as many classes as there are counts."""
+        """Returns the weights, by default of as many classes as there are counts."""
         counts = (*self.counts, *(0,) * ((classes or 0) - len(self.counts)))
         n = sum(counts)
         return [n / (len(counts) * k) if k else 1.0 for k in counts]
@@ -35,7 +35,7 @@ class Balanced:
 def class_weights(
     labels: Array, classes: int | None = None, *, ignore_index: int = -100
 ) -> list[float]:
-    """Return a weight for each class, by which all classes that occur count alike: n / (C n_c), as
+    """Returns a weight for each class, by which all classes that occur count alike: n / (C n_c), as
     scikit-learn's "balanced"; 1 for a class without a label.
 
     Raises InputError for labels that are not indices of classes.
@@ -54,7 +54,9 @@ def _counted(labels: Array, ignore_index: int) -> Balanced:
 
 
 def balanced(loss: Loss, labels: Callable[[str], Array]) -> Loss:
-    """Return a loss in which weight=balanced has become the weights for the labels of that name."""
+    """Returns a loss in which weight=balanced has become the weights for the labels of that
+    name.
+    """
     if isinstance(loss, Sum):
         return Sum(tuple((weight, balanced(term, labels)) for weight, term in loss.terms))
     given: Any = loss
@@ -74,7 +76,7 @@ def is_balanced(loss: Loss) -> bool:
 
 
 def in_file(arrays: Mapping[str, Array], where: str) -> Callable[[str], Array]:
-    """Return the reader of labels by name. It raises InputError for a name that is not there."""
+    """Returns the reader of labels by name. It raises InputError for a name that is not there."""
 
     def read(name: str) -> Array:
         if name not in arrays:

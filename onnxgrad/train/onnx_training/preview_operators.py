@@ -56,7 +56,7 @@ class StandardAdagrad(Standard):
     epsilon: float = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return H, the sum of the squared gradients."""
+        """Returns H, the sum of the squared gradients."""
         return zeros(parameter, "h")
 
     def update(
@@ -83,7 +83,7 @@ class StandardAdam(Standard):
     norm_coefficient_post: float = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return V and H, the means of the gradients and of their squares."""
+        """Returns V and H, the means of the gradients and of their squares."""
         return zeros(parameter, "v", "h")
 
     def update(
@@ -119,7 +119,7 @@ class StandardMomentum(Standard):
     mode: Literal["standard", "nesterov"] = "standard"
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return V, the moving sum of the gradients."""
+        """Returns V, the moving sum of the gradients."""
         return zeros(parameter, "v")
 
     def update(
@@ -135,7 +135,7 @@ class StandardMomentum(Standard):
 
 
 def _number(value: float, at: Moment) -> Any:
-    """Return an attribute as a number with the tensors' dtype."""
+    """Returns an attribute as a number with the tensors' dtype."""
     return numpy_dtype(at.dtype).type(value)
 
 
@@ -152,7 +152,7 @@ class LowerTraining(Pass):
     name: ClassVar[str] = "lower-training"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Replace each of these bindings in the main graph. Raises InputError for a Gradient
+        """Replaces each of these bindings in the main graph. Raises InputError for a Gradient
         that cannot be formed.
         """
         block = program.main
@@ -184,7 +184,7 @@ class LowerTraining(Pass):
 
 
 def _gradient(b: Binding) -> list[Var]:
-    """Return dy/dxs at the values of the operands. Forward values are reused if the operands are
+    """Returns dy/dxs at the values of the operands. Forward values are reused if the operands are
     the xs themselves. Raises InputError.
     """
     block = b.block
@@ -214,8 +214,8 @@ def _gradient(b: Binding) -> list[Var]:
 
 
 def _updated(rule: type[Standard], *slots: str) -> Callable[[Binding], list[Var]]:
-    """Return a formula for operands (R, T, X1.., G1.., state1.., ...), each a list of tensors, with
-    results X1.., state1.., ....
+    """Returns a formula for operands (R, T, X1.., G1.., state1.., ...), each a list of tensors,
+    with results X1.., state1.., ....
     """
 
     def lower(b: Binding) -> list[Var]:

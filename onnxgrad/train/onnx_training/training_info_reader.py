@@ -34,7 +34,7 @@ _WHERE = f"the model's metadata '{KEY}'"
 
 @known_keywords
 def step_from_training_info(model: ModelLike, *, initialize: bool = True) -> TrainingStep:
-    """Return the step that `with_training_info` put into a model, as `training_step` returned it.
+    """Returns the step that `with_training_info` put into a model, as `training_step` returned it.
 
     initialize: begin with the values of `initialization`, not with the initializers. Raises
     InputError for a model without training_info, for training_info of another tool, and for
@@ -62,7 +62,7 @@ def step_from_training_info(model: ModelLike, *, initialize: bool = True) -> Tra
 
 
 def _manifest(proto: ModelProto) -> Manifest:
-    """Return the manifest that `with_training_info` wrote."""
+    """Returns the manifest that `with_training_info` wrote."""
     if not proto.training_info:
         raise InputError("the model has no training_info: make a step of it with training_step")
     text = next((e.value for e in proto.metadata_props if e.key == KEY), None)
@@ -80,7 +80,7 @@ def _updates(
     held: Mapping[str, TensorProto],
     outputs: Collection[str],
 ) -> dict[str, str]:
-    """Return the variables with the outputs that are their next values. Raises InputError unless
+    """Returns the variables with the outputs that are their next values. Raises InputError unless
     they are those of the manifest.
     """
     entries = [(e.key, e.value) for info in proto.training_info for e in info.update_binding]
@@ -102,7 +102,7 @@ def _updates(
 
 
 def _initialize(proto: ModelProto, held: Mapping[str, TensorProto], folder: Path | None) -> None:
-    """Run the initialization graph, and write its results into the initializers."""
+    """Runs the initialization graph, and writes its results into the initializers."""
     info = proto.training_info[0]
     if not info.initialization_binding:
         return
@@ -127,7 +127,7 @@ def _initialize(proto: ModelProto, held: Mapping[str, TensorProto], folder: Path
 
 
 def _keep_training(block: BindingBlock, manifest: Manifest, updates: Mapping[str, str]) -> None:
-    """Make variables and learning rate inputs, and loss, metrics and next values outputs."""
+    """Makes variables and learning rate inputs, and loss, metrics and next values outputs."""
     carried = {fed.name: fed.next for fed in manifest.inputs if fed.next is not None}
     for name in [*updates, *(fed.name for fed in manifest.of_role("learning_rate"))]:
         block.ask_for(block.initializers[name])
@@ -141,7 +141,7 @@ def _keep_training(block: BindingBlock, manifest: Manifest, updates: Mapping[str
 def _keep_evaluation(
     block: BindingBlock, manifest: Manifest, updates: Mapping[str, str], outputs: Collection[str]
 ) -> None:
-    """Make the parameters inputs, and the model's outputs and the loss outputs; remove everything
+    """Makes the parameters inputs, and the model's outputs and the loss outputs; removes everything
     else.
     """
     parameters = [fed.name for fed in manifest.of_role("parameter")]
@@ -159,7 +159,7 @@ def _keep_evaluation(
 
 
 def _return(block: BindingBlock, names: list[str]) -> None:
-    """Make these values the block's outputs, and remove everything that they do not need. Raises
+    """Makes these values the block's outputs, and removes everything that they do not need. Raises
     InputError for a name that is not a value.
     """
     values = {v.name: v for v in block.vars()}

@@ -53,7 +53,7 @@ _FILLED = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8",
 
 @known_keywords
 def with_training_info(original: ModelLike, step: TrainingStep) -> Any:
-    """Return `original`, from which the step was made, with the step as its training_info, in the
+    """Returns `original`, from which the step was made, with the step as its training_info, in the
     type you passed in. Paths, bytes and streams return a ModelProto, and so do graphs of
     onnx_graphsurgeon and onnx_ir, which cannot hold training_info.
 
@@ -71,7 +71,7 @@ def with_training_info(original: ModelLike, step: TrainingStep) -> Any:
 
 
 def program_with_training_info(original: ModelLike, step: TrainingStep) -> Program:
-    """Return the result of `with_training_info` as a Program. Raises the same errors."""
+    """Returns the result of `with_training_info` as a Program. Raises the same errors."""
     if step.update is not None:
         raise InputError(
             "TrainingInfoProto has one graph for a step, but this one accumulates micro-batches "
@@ -117,7 +117,7 @@ def _refuse_cut(step: TrainingStep, original: ModelLike) -> None:
 
 
 def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> Program:
-    """Return the original model with the weights as initializers of its main graph, and repaired:
+    """Returns the original model with the weights as initializers of its main graph, and repaired:
     its graph reads a tied weight in the place of a copy, which no step would update.
     """
     program = load_own(original)
@@ -143,8 +143,8 @@ def _inference(step: TrainingStep, original: ModelLike, weights: list[str]) -> P
 
 
 def _carry_header(train: ModelProto, main: ModelProto) -> None:
-    """Add opset imports and functions of the training graph that the model lacks. Raises InputError
-    if both define one differently.
+    """Adds opset imports and functions of the training graph that the model lacks. Raises
+    InputError if both define one differently.
     """
     main.ir_version = max(main.ir_version, train.ir_version, _IR_VERSION)
     here = domains.versions(main.opset_import)
@@ -170,7 +170,7 @@ def _carry_header(train: ModelProto, main: ModelProto) -> None:
 
 
 def _shared(train: GraphProto, main: GraphProto, program: Program, weights: set[str]) -> set[str]:
-    """Return the names that mean the same value in both graphs: inputs, weights, equal constants,
+    """Returns the names that mean the same value in both graphs: inputs, weights, equal constants,
     and results of equal nodes over such values.
     """
     inputs = {v.name for v in main.input}
@@ -214,7 +214,7 @@ def _equal(program: Program, a: TensorProto, b: TensorProto) -> bool:
 
 
 def _bare(node: NodeProto, *more: str) -> NodeProto:
-    """Return the node without fields that do not affect its result, and without the
+    """Returns the node without fields that do not affect its result, and without the
     fields `more`.
     """
     bare = deepcopy(node)
@@ -224,7 +224,7 @@ def _bare(node: NodeProto, *more: str) -> NodeProto:
 
 
 def _set(program: Program, graph: GraphProto, name: str, value: Array) -> None:
-    """Set a weight to its value at the beginning of training; an equal one stays where it is
+    """Sets a weight to its value at the beginning of training; an equal one stays where it is
     stored.
     """
     tensor = next(t for t in graph.initializer if t.name == name)
@@ -235,7 +235,7 @@ def _set(program: Program, graph: GraphProto, name: str, value: Array) -> None:
 def _algorithm(
     train: GraphProto, main: GraphProto, shared: set[str], manifest: Manifest, names: Names
 ) -> GraphProto:
-    """Return the part of the training graph that the inference graph lacks; states are not its
+    """Returns the part of the training graph that the inference graph lacks; states are not its
     inputs.
     """
     graph = GraphProto(name="training_step")
@@ -265,7 +265,7 @@ def _algorithm(
 def _add_variables(
     info: TrainingInfoProto, manifest: Manifest, initial: dict[str, Array], names: Names
 ) -> None:
-    """Add states and the step's number as initializers, with the next values of everything that
+    """Adds states and the step's number as initializers, with the next values of everything that
     training changes, and the first values.
     """
     graph = info.algorithm
@@ -283,7 +283,7 @@ def _add_variables(
 
 
 def _add_counter(info: TrainingInfoProto, fed: Fed, names: Names) -> None:
-    """Add step' = step + 1."""
+    """Adds step' = step + 1."""
     graph, one, new = info.algorithm, names.fresh("one"), names.fresh(f"{fed.name}.new")
     first = np.ones((), fed.dtype)
     graph.initializer.extend([_tensor(first, fed.name), _tensor(first, one)])
@@ -295,7 +295,7 @@ def _add_counter(info: TrainingInfoProto, fed: Fed, names: Names) -> None:
 
 
 def _add_reset(info: TrainingInfoProto, name: str, value: Array, names: Names) -> None:
-    """Add the initialization of a variable whose elements are all equal."""
+    """Adds the initialization of a variable whose elements are all equal."""
     first = value.reshape(-1)[:1]
     if (
         value.dtype.name not in _FILLED
@@ -322,7 +322,7 @@ def _tensor(value: Array, name: str) -> TensorProto:
 
 
 def names_of(graph: GraphProto) -> set[str]:
-    """Return the names of all values of a graph, nested graphs included."""
+    """Returns the names of all values of a graph, nested graphs included."""
     found: set[str] = set()
     for g in every_graph(graph):
         found |= own_names(g)
@@ -330,7 +330,7 @@ def names_of(graph: GraphProto) -> set[str]:
 
 
 def own_names(graph: GraphProto) -> set[str]:
-    """Return the names of the values that a graph itself defines."""
+    """Returns the names of the values that a graph itself defines."""
     return {
         *(v.name for v in graph.input),
         *(t.name for t in graph.initializer),
@@ -340,12 +340,12 @@ def own_names(graph: GraphProto) -> set[str]:
 
 
 def node_names(graph: GraphProto) -> set[str]:
-    """Return the names of all nodes of a graph, nested graphs included."""
+    """Returns the names of all nodes of a graph, nested graphs included."""
     return {node.name for g in every_graph(graph) for node in g.node}
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """Yield the names of the values that a node reads from outside, nested graphs included."""
+    """Yields the names of the values that a node reads from outside, nested graphs included."""
     yield from (name for name in node.input if name)
     for graph in graphs_of(node):
         inside = own_names(graph)
@@ -355,7 +355,7 @@ def reads(node: NodeProto) -> Iterator[str]:
 
 
 def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
-    """Return a copy in which values have their new names, also in nested graphs."""
+    """Returns a copy in which values have their new names, also in nested graphs."""
     copy = deepcopy(graph)
     for g in every_graph(copy):
         for named in (*g.input, *g.output, *g.value_info, *g.initializer):
@@ -369,7 +369,7 @@ def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
 
 
 def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
-    """Return the manifest with its values under new names."""
+    """Returns the manifest with its values under new names."""
 
     def other(name: str | None) -> str | None:
         return None if name is None else new.get(name, name)

@@ -48,11 +48,13 @@ class Moment:
         return self.number(self.learning_rate)
 
     def number(self, value: Tensor) -> Tensor:
-        """Return a value, usually a float64 scalar, in the parameters' dtype."""
+        """Returns a value, usually a float64 scalar, in the parameters' dtype."""
         return self.math.Cast(value, to=self.dtype)
 
     def correction(self, beta: float) -> Tensor:
-        """Return 1 - beta^t in float64, the correction of an average of t terms that began at 0."""
+        """Returns 1 - beta^t in float64, the correction of an average of t terms that began at
+        0.
+        """
         if beta not in self._corrections:  # a moment serves many blocks of memory
             self._corrections[beta] = 1.0 - self.math.Pow(np.float64(beta), self.step)
         return self._corrections[beta]
@@ -62,7 +64,7 @@ class Moment:
         return {}
 
     def of(self, dtype: int) -> Moment:
-        """Return the same moment for parameters of another dtype."""
+        """Returns the same moment for parameters of another dtype."""
         return replace(self, dtype=dtype)
 
 
@@ -93,7 +95,7 @@ class Optimizer(Plain, metaclass=Declared):
         return name_of(type(self))
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the state of one parameter before the first step; empty by default. Shapes and
+        """Returns the state of one parameter before the first step; empty by default. Shapes and
         dtypes may differ from the parameter's.
         """
         return {}
@@ -102,14 +104,14 @@ class Optimizer(Plain, metaclass=Declared):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the parameter and its state after one step. `g` has the shape of `p`; `s` has the
+        """Returns the parameter and its state after one step. `g` has the shape of `p`; `s` has the
         entries of `state`.
         """
 
     def apply(
         self, p: Array, g: Array, s: Mapping[str, Array], *, step: int, rate: float | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        """Return new arrays after one `update`, each with its dtype and shape. rate: `lr` by
+        """Returns new arrays after one `update`, each with its dtype and shape. rate: `lr` by
         default.
 
         Overflow results in Inf and NaN without a warning, as in a graph.
@@ -123,7 +125,7 @@ class Optimizer(Plain, metaclass=Declared):
         return np.asarray(new), {name: np.asarray(value) for name, value in kept.items()}
 
     def _downhill(self, p: Tensor, g: Tensor, weight_decay: float = 0.0) -> Tensor:
-        """Return the direction of the update: g, or -g to maximise, plus the gradient of
+        """Returns the direction of the update: g, or -g to maximise, plus the gradient of
         weight_decay |p|^2 / 2.
         """
         g = -g if self.maximize else g
@@ -131,12 +133,12 @@ class Optimizer(Plain, metaclass=Declared):
 
 
 def zeros(parameter: Array, *names: str) -> dict[str, Array]:
-    """Return a state of zeros like the parameter under each name."""
+    """Returns a state of zeros like the parameter under each name."""
     return {name: np.zeros(parameter.shape, parameter.dtype) for name in names}
 
 
 def decayed(p: Tensor, weight_decay: float, at: Moment) -> Tensor:
-    """Return (1 - r weight_decay) p, a decay that is not part of the gradient.
+    """Returns (1 - r weight_decay) p, a decay that is not part of the gradient.
 
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019.
     """
@@ -181,7 +183,7 @@ class Custom(Optimizer):
         return f"custom:{getattr(self.function, '__name__', type(self.function).__name__)}"
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the state of `initial`. Raises InputError for values that are not arrays of
+        """Returns the state of `initial`. Raises InputError for values that are not arrays of
         numbers.
         """
         if not callable(self.initial):
@@ -197,7 +199,7 @@ class Custom(Optimizer):
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the function's parameter and state."""
+        """Returns the function's parameter and state."""
         answer = self.function(at.math, p, self._downhill(p, g), s, at)
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
             raise InputError(

@@ -40,7 +40,7 @@ class SGD(Optimizer):
             raise InputError("sgd: nesterov needs a momentum above 0 and no dampening")
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the moving sum of the gradients, if there is momentum."""
+        """Returns the moving sum of the gradients, if there is momentum."""
         return zeros(parameter, "momentum_buffer") if self.momentum else {}
 
     def update(
@@ -76,7 +76,7 @@ class Adam(Optimizer):
     amsgrad: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the means of the gradients and of their squares, and with amsgrad the largest of
+        """Returns the means of the gradients and of their squares, and with amsgrad the largest of
         the latter.
         """
         return zeros(
@@ -134,7 +134,7 @@ class NAdam(Optimizer):
     decoupled_weight_decay: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the means of the gradients and of their squares, and M, a scalar."""
+        """Returns the means of the gradients and of their squares, and M, a scalar."""
         return {
             **zeros(parameter, "exp_avg", "exp_avg_sq"),
             "mu_product": np.ones((), parameter.dtype),
@@ -176,7 +176,7 @@ class RAdam(Optimizer):
     decoupled_weight_decay: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the means of the gradients and of their squares."""
+        """Returns the means of the gradients and of their squares."""
         return zeros(parameter, "exp_avg", "exp_avg_sq")
 
     def update(
@@ -217,7 +217,7 @@ class Adagrad(Optimizer):
     eps: NonNegative = 1e-10
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the sum of the squared gradients."""
+        """Returns the sum of the squared gradients."""
         return {"sum": np.full_like(parameter, self.initial_accumulator_value)}
 
     def update(
@@ -249,8 +249,8 @@ class RMSprop(Optimizer):
     centered: bool = False
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the mean of the squared gradients; also the mean of the gradients if centered, and
-        the moving sum with momentum.
+        """Returns the mean of the squared gradients; also the mean of the gradients if centered,
+        and the moving sum with momentum.
         """
         more = [
             *(["momentum_buffer"] if self.momentum else []),
@@ -287,7 +287,7 @@ class Adadelta(Optimizer):
     weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the means of the squared gradients and of the squared steps."""
+        """Returns the means of the squared gradients and of the squared steps."""
         return zeros(parameter, "square_avg", "acc_delta")
 
     def update(
@@ -313,7 +313,7 @@ class Lion(Optimizer):
     weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the mean of the gradients."""
+        """Returns the mean of the gradients."""
         return zeros(parameter, "exp_avg")
 
     def update(
@@ -348,7 +348,7 @@ class Adafactor(Optimizer):
     weight_decay: NonNegative = 0.0
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); for a vector
+        """Returns rows (..., n, 1) and columns (..., 1, m) of a parameter (..., n, m); for a vector
         or scalar all elements.
         """
         if parameter.ndim < 2:
@@ -379,7 +379,7 @@ class Adafactor(Optimizer):
     def _variance(
         self, g: Tensor, s: State, e1: float, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the estimate of the mean of g^2, and its state."""
+        """Returns the estimate of the mean of g^2, and its state."""
         c = at.number(at.math.Pow(at.step, np.float64(self.beta2_decay)))
         if "variance" in s:
             v = (1.0 - c) * s["variance"] + c * (g * g)
@@ -392,5 +392,5 @@ class Adafactor(Optimizer):
 
 
 def _rms(x: Tensor, shape: tuple[int, ...], at: Moment) -> Tensor:
-    """Return the root mean square of all elements, a scalar."""
+    """Returns the root mean square of all elements, a scalar."""
     return at.math.Sqrt(sum_of_squares(x, at.math) / float(prod(shape)))

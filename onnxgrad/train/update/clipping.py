@@ -24,7 +24,7 @@ _ACCURATE = 1 << 16
 
 
 def sum_of_squares(x: Any, math: Any = op) -> Any:
-    """Return the sum of the squares of all elements of a Var or array, a scalar. A large one is
+    """Returns the sum of the squares of all elements of a Var or array, a scalar. A large one is
     summed row by row.
     """
     shape = x.shape
@@ -36,26 +36,26 @@ def sum_of_squares(x: Any, math: Any = op) -> Any:
 
 
 def element_type(x: Any) -> int:
-    """Return the ONNX element type of an array, a NumPy number or a Var."""
+    """Returns the ONNX element type of an array, a NumPy number or a Var."""
     return (
         int(x.dtype) if isinstance(x.dtype, int) else int(helper.np_dtype_to_tensor_dtype(x.dtype))
     )
 
 
 def widest(xs: Sequence[Any]) -> int:
-    """Return the dtype for sums over these: float64 if one of them is float64, else float32."""
+    """Returns the dtype for sums over these: float64 if one of them is float64, else float32."""
     double = any(element_type(x) == TensorProto.DOUBLE for x in xs)
     return int(TensorProto.DOUBLE if double else TensorProto.FLOAT)
 
 
 def in_dtype(x: Any, dtype: int, math: Any = op) -> Any:
-    """Return `x` with that dtype; `x` itself if it already has it."""
+    """Returns `x` with that dtype; `x` itself if it already has it."""
     return x if element_type(x) == dtype else math.Cast(x, to=dtype)
 
 
 def global_norm(xs: Sequence[Any], math: Any = op) -> Any:
-    """Return the root of the sum of all squares of all tensors: a float32 scalar, or float64 if one
-    of them is float64.
+    """Returns the root of the sum of all squares of all tensors: a float32 scalar, or float64 if
+    one of them is float64.
 
     Squares are formed in that dtype, so float16 does not overflow.
     """
@@ -69,7 +69,7 @@ def global_norm(xs: Sequence[Any], math: Any = op) -> Any:
 
 
 def clip_by_value(gs: Sequence[Any], limit: float, math: Any = op) -> list[Any]:
-    """Return each element limited to [-limit, limit], NaN unchanged:
+    """Returns each element limited to [-limit, limit], NaN unchanged:
     torch.nn.utils.clip_grad_value_.
 
     gs: Vars, or arrays with `train.array_math`.
@@ -99,7 +99,7 @@ def averaged_and_clipped(
     scaled: Callable[[Any, Any], Any] = mul,
     math: Any = op,
 ) -> tuple[Sequence[Any], Any, Any]:
-    """Return the gradients, which are sums over micro-batches, clipped by value; the remaining
+    """Returns the gradients, which are sums over micro-batches, clipped by value; the remaining
     factor of all of them (None for 1); and, if `norm` or if they are clipped by it, the norm of
     their mean, computed by `norm_of`.
 
@@ -123,12 +123,14 @@ def averaged_and_clipped(
 
 
 def _clip_coefficient(norm: Any, limit: float, math: Any) -> Any:
-    """Return min(limit / (norm + 1e-6), 1); NaN if the norm is Inf or NaN."""
+    """Returns min(limit / (norm + 1e-6), 1); NaN if the norm is Inf or NaN."""
     return math.Min(limit / (norm + 1e-6), 1.0) + 0.0 * norm
 
 
 def times(g: Any, factor: Any, math: Any = op) -> Any:
-    """Return g times a number or scalar, which may be out of float16's range, in the dtype of g."""
+    """Returns g times a number or scalar, which may be out of float16's range, in the dtype of
+    g.
+    """
     if isinstance(factor, float):
         return g * factor
     return in_dtype(in_dtype(g, element_type(factor), math) * factor, element_type(g), math)

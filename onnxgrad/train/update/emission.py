@@ -45,7 +45,7 @@ def emit_update(
     scale: Scale,
     initial: State,
 ) -> Update:
-    """Emit new values of weights and states as outputs of the block, with the inputs that they
+    """Emits new values of weights and states as outputs of the block, with the inputs that they
     need. First values of the inputs are added to `initial`.
     """
     names = block.program.names
@@ -75,7 +75,7 @@ def emit_update(
 def _scaling(
     block: BindingBlock, options: UpdateOptions, scale: Scale, finite: Var | None
 ) -> list[Fed]:
-    """Emit the next state of the loss scaling."""
+    """Emits the next state of the loss scaling."""
     if options.scaling is None:
         return []
     new = options.scaling.update(scale, finite)
@@ -88,7 +88,7 @@ def _scaling(
 def _prepared(
     options: UpdateOptions, adjoints: Sequence[Var], scale: Scale
 ) -> tuple[Sequence[Var], Var | None, Var | None]:
-    """Return the gradients in a wide dtype, unscaled, averaged over micro-batches and clipped;
+    """Returns the gradients in a wide dtype, unscaled, averaged over micro-batches and clipped;
     their norm; and whether all are finite. The last two are None if the step does not need them.
     """
     gs: list[Var] = [in_dtype(g, widest([g])) for g in adjoints]
@@ -118,7 +118,7 @@ class _Writer:
         self.states: list[Fed] = []
 
     def parameter(self, p: Var, g: Var, group: Group) -> Fed:
-        """Make the new weight and states outputs."""
+        """Makes the new weight and states outputs."""
         start = self.initial[p.name]
         optimizer, averaging = group.optimizer, self.options.average
         if p.dtype not in (TensorProto.FLOAT, TensorProto.DOUBLE):
@@ -152,13 +152,13 @@ class _Writer:
 
 
 def add_state(block: BindingBlock, name: str, value: Array) -> Var:
-    """Return an input for a state that begins with this value."""
+    """Returns an input for a state that begins with this value."""
     type_ = TensorType(helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
     return block.add_input(block.program.names.fresh(name), type_)
 
 
 def ask_for(block: BindingBlock, names: Sequence[str]) -> None:
-    """Make weights, which may be Constants or in nested blocks, inputs in this order."""
+    """Makes weights, which may be Constants or in nested blocks, inputs in this order."""
     constants = [v for v in block.vars() if v.definition is not None and is_float_constant(v)]
     inside = [*constants, *nested_constants(block.program)]
     hoist(block.program, [v for v in inside if v.name in names])
@@ -167,7 +167,7 @@ def ask_for(block: BindingBlock, names: Sequence[str]) -> None:
 
 
 def prune(block: BindingBlock, kept: Callable[[Var], object]) -> None:
-    """Remove everything that no output needs, and the inputs that are not kept."""
+    """Removes everything that no output needs, and the inputs that are not kept."""
     block.remove_unused()
     block.inputs = [v for v in block.inputs if kept(v)]
     for v in list(block.initializers.values()):
@@ -177,7 +177,7 @@ def prune(block: BindingBlock, kept: Callable[[Var], object]) -> None:
 
 
 def returned(block: BindingBlock, v: Var, name: str, *, exactly: bool = False) -> str:
-    """Make a value an output under a name of its own: `exactly` this name, or one like it."""
+    """Makes a value an output under a name of its own: `exactly` this name, or one like it."""
     name = name if exactly else block.program.names.fresh(name)
     if v.returned or v.definition is None:
         with emitting(block):
@@ -194,14 +194,14 @@ def fed_of(
     of: str | None = None,
     gradient: str | None = None,
 ) -> Fed:
-    """Return the manifest's entry of an input."""
+    """Returns the manifest's entry of an input."""
     return Fed(v.name, role, numpy_dtype(v.dtype).name, v.shape, following, of, gradient)
 
 
 def add_up(
     block: BindingBlock, parameters: Sequence[Var], adjoints: Sequence[Var], initial: State
 ) -> list[Fed]:
-    """Add each adjoint, in float32 or float64, to a state. First values of the states are added to
+    """Adds each adjoint, in float32 or float64, to a state. First values of the states are added to
     `initial`.
     """
     fed = []
@@ -218,7 +218,7 @@ def add_up(
 def update_program(
     train: Program, options: UpdateOptions, accumulated: Sequence[Fed], scale: Scale, initial: State
 ) -> tuple[Program, Update]:
-    """Return the graph of the update alone, whose inputs are weights, accumulated gradients and
+    """Returns the graph of the update alone, whose inputs are weights, accumulated gradients and
     states.
     """
     proto = ModelProto(ir_version=train.ir_version, graph=GraphProto(name="update"))

@@ -58,8 +58,8 @@ class LossScaling(Plain):
         check_fields(self, "loss scaling")
 
     def state(self) -> dict[str, Array]:
-        """Return the scalars of the state: the scale in float32, and in int64 the updates since its
-        last change and the skipped updates.
+        """Returns the scalars of the state: the scale in float32, and in int64 the updates since
+        its last change and the skipped updates.
         """
         zero = np.zeros((), np.int64)
         return {
@@ -69,17 +69,17 @@ class LossScaling(Plain):
         }
 
     def scaled(self, loss: Any, s: State, math: Any = op) -> Any:
-        """Return loss * scale in float32, or in float64 if the loss is float64."""
+        """Returns loss * scale in float32, or in float64 if the loss is float64."""
         dtype = widest([loss])
         return in_dtype(loss, dtype, math) * in_dtype(s["scale"], dtype, math)
 
     def unscaled(self, gs: Sequence[Any], s: State, math: Any = op) -> list[Any]:
-        """Return each gradient / scale in float32, or in float64 if the gradient is float64."""
+        """Returns each gradient / scale in float32, or in float64 if the gradient is float64."""
         inverse = 1.0 / s["scale"]
         return [in_dtype(g, widest([g]), math) * in_dtype(inverse, widest([g]), math) for g in gs]
 
     def update(self, s: State, finite: Any, math: Any = op) -> dict[str, Any]:
-        """Return the state after a step whose gradients were all finite, or not. A scale never
+        """Returns the state after a step whose gradients were all finite, or not. A scale never
         grows to Inf.
         """
         none, one = np.int64(0), np.int64(1)
@@ -98,8 +98,8 @@ class LossScaling(Plain):
 
 
 def all_finite(gs: Sequence[Any], math: Any = op) -> Any:
-    """Return a bool scalar: whether no element is Inf or NaN. 0 times a finite number is 0, 0 times
-    any other is NaN.
+    """Returns a bool scalar: whether no element is Inf or NaN. 0 times a finite number is 0, 0
+    times any other is NaN.
     """
     dtype = widest(gs)
     total = None
@@ -110,7 +110,7 @@ def all_finite(gs: Sequence[Any], math: Any = op) -> Any:
 
 
 def kept(finite: Any, new: Any, old: Any, math: Any = op) -> Any:
-    """Return the new value if all gradients of the step were finite, else the old one."""
+    """Returns the new value if all gradients of the step were finite, else the old one."""
     return math.Where(finite, new, old)
 
 
@@ -141,18 +141,18 @@ class Master(Optimizer):
         return self.optimizer.elementwise
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry of the optimiser, with the dtype of its weights."""
+        """Returns the entry of the optimiser, with the dtype of its weights."""
         return {**self.optimizer.to_dict(), MASTER: "float32"}
 
     def state(self, parameter: Array) -> dict[str, Array]:
-        """Return the parameter in float32 as `master`, and the optimiser's state of it."""
+        """Returns the parameter in float32 as `master`, and the optimiser's state of it."""
         master = parameter.astype(np.float32)
         return {MASTER: master, **self.optimizer.state(master)}
 
     def update(
         self, p: Tensor, g: Tensor, s: State, at: Moment
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the parameter rounded from the master weights after one step, and the state."""
+        """Returns the parameter rounded from the master weights after one step, and the state."""
         master = s[MASTER]
         wide = at.of(TensorProto.FLOAT)
         if g.dtype != master.dtype:

@@ -33,12 +33,12 @@ class ExponentialMovingAverage:
         check_fields(self, "average")
 
     def state(self, parameter: Array) -> Mapping[str, Array]:
-        """Return the average before the first update: the parameter itself."""
+        """Returns the average before the first update: the parameter itself."""
         wide = parameter.dtype if parameter.dtype == np.float64 else np.float32
         return {"average": parameter.astype(wide)}
 
     def update(self, average: Tensor, p: Tensor, at: Moment) -> Tensor:
-        """Return the average after the update of that moment, which made the parameter `p`."""
+        """Returns the average after the update of that moment, which made the parameter `p`."""
         at = at.of(element_type(average))
         first = at.math.Equal(at.step, 1.0)
         decay = at.math.Where(first, np.float64(0.0), np.float64(self.decay))
@@ -58,7 +58,7 @@ class WeightUpdate:
     average: ExponentialMovingAverage | None = None
 
     def rate(self, given: Tensor, math: Any) -> Tensor:
-        """Return the group's learning rate, in float64 if it differs from the step's."""
+        """Returns the group's learning rate, in float64 if it differs from the step's."""
         return (
             given if self.factor == 1 else in_dtype(given, TensorProto.DOUBLE, math) * self.factor
         )
@@ -72,7 +72,7 @@ class WeightUpdate:
         at: Moment,
         kept: Callable[[Tensor, Tensor], Tensor] = lambda new, old: new,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """Return the weight, its states and its average after one step, each as `kept(new, old)`.
+        """Returns the weight, its states and its average after one step, each as `kept(new, old)`.
         The average is that of the master weights, if there are any.
         """
         new, after = self.optimizer.update(p, g, s, at)

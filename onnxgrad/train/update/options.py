@@ -34,7 +34,7 @@ class Group(Plain):
 
 
 def grouped(groups: Groups, default: Optimizer) -> tuple[Group, ...]:
-    """Return the requested groups and, last, the group of all other weights, whose optimiser is
+    """Returns the requested groups and, last, the group of all other weights, whose optimiser is
     `default`.
 
     A group is an optimiser, or the hyperparameters in which it differs from `default`. Its `lr`
@@ -93,7 +93,7 @@ def _changed(glob: str, change: Any, default: Optimizer) -> Optimizer:
 
 
 def members(groups: Sequence[Group], names: Sequence[str]) -> dict[str, Group]:
-    """Return the group of each weight: the first whose glob or name matches. Raises InputError for
+    """Returns the group of each weight: the first whose glob or name matches. Raises InputError for
     a group without weights, except the last.
     """
     found = {
@@ -130,7 +130,7 @@ class UpdateOptions:
     schedule: Schedule | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entries of a manifest, except for the optimiser."""
+        """Returns the entries of a manifest, except for the optimiser."""
         several = len(self.groups) > 1
         return {
             "update": "update.onnx" if self.accumulate > 1 else None,

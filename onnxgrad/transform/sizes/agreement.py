@@ -27,7 +27,7 @@ _Rule: TypeAlias = Callable[[Binding], Iterator[Meeting]]
 
 
 def meetings(b: Binding) -> list[Meeting] | None:
-    """Return the axes of operands that must agree, or None if the operator is not in the table."""
+    """Returns the axes of operands that must agree, or None if the operator is not in the table."""
     rule = _RULES.get((b.domain, b.op))
     return None if rule is None else list(rule(b))
 
@@ -42,7 +42,7 @@ def _present(b: Binding) -> list[int]:
 
 
 def _columns(ranks: dict[int, int], skipped: int = 0) -> Iterator[Meeting]:
-    """Yield the axes that broadcasting aligns, from the end, without the last `skipped` axes."""
+    """Yields the axes that broadcasting aligns, from the end, without the last `skipped` axes."""
     for i in range(1 + skipped, max(ranks.values(), default=0) + 1):
         places = tuple((k, rank - i) for k, rank in ranks.items() if rank >= i)
         if len(places) > 1:

@@ -36,7 +36,7 @@ class Bodies:
     meet: Callable[[Binding, Sequence[Meeting]], bool]
 
     def follow(self, node: Node, touched: Sequence[Var]) -> list[Type | None] | None:
-        """Return the types of a node's results, or None if a node has changed. `touched`: the
+        """Returns the types of a node's results, or None if a node has changed. `touched`: the
         values with open sizes that the node reads. Raises Refused.
         """
         b = node.binding
@@ -72,7 +72,7 @@ class Bodies:
         return TensorType(x.dtype, tuple(d if self.at.same(d, e) else None for d, e in pairs))
 
     def _follows(self, block: BindingBlock, i: int, like: Var | None) -> bool:
-        """Make the fixed axes of a body's output open that are open in another value and have its
+        """Makes the fixed axes of a body's output open that are open in another value and have its
         size in the file. Returns whether a node changed.
         """
         wanted = self._open_only_in(like, block.outputs[i])
@@ -81,7 +81,7 @@ class Bodies:
         return bool(wanted)
 
     def _open_only_in(self, like: Var | None, v: Var | None) -> dict[int, Size]:
-        """Return the axes of `v` that are fixed at the size that is open in `like`."""
+        """Returns the axes of `v` that are fixed at the size that is open in `like`."""
         given, wished = (v and v.shape) or (), (like and like.shape) or ()
         if len(given) != len(wished):
             return {}
@@ -110,7 +110,7 @@ class Bodies:
         ]
 
     def _states(self, b: Binding, body: BindingBlock, first: int, ends: int) -> bool:
-        """Make a state's sizes before and after a run agree. Returns whether a node changed.
+        """Makes a state's sizes before and after a run agree. Returns whether a node changed.
 
         `first`: the operands before the states. `ends`: the body's outputs before the states.
         """
@@ -130,7 +130,7 @@ class Bodies:
         return False
 
     def _runs(self, node: Node, body: BindingBlock, touched: Sequence[Var]) -> Size | None:
-        """Return the number of runs of a Loop, or None if it may end before."""
+        """Returns the number of runs of a Loop, or None if it may end before."""
         if node.binding.operand(0) is None:
             return None
         try:
@@ -142,7 +142,7 @@ class Bodies:
         return count if _goes_on(node.binding, body) else None
 
     def _fixed_runs(self, node: Node, count: int, touched: Sequence[Var]) -> Size:
-        """Return the number of runs, which may be an open size."""
+        """Returns the number of runs, which may be an open size."""
         opened = {
             str(p): n
             for v in touched

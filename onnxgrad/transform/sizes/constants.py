@@ -19,7 +19,7 @@ _FEWEST = 4  # fewer positions do not determine a formula
 
 
 def for_any_size(v: Var, wanted: Mapping[int, Size], at: RunTimeSizes) -> tuple[Var, str]:
-    """Return a constant extended to the `wanted` sizes by axis, and the rule in words: one value
+    """Returns a constant extended to the `wanted` sizes by axis, and the rule in words: one value
     along an axis, positions (start, start + 1, ...), or a triangle of two values. Raises Refused if
     no rule fits.
     """
@@ -59,7 +59,7 @@ def for_any_size(v: Var, wanted: Mapping[int, Size], at: RunTimeSizes) -> tuple[
 def _with_another(
     array: Array, rest: Mapping[int, Size], wanted: Mapping[int, Size]
 ) -> Iterator[Mapping[int, Size]]:
-    """Yield the axes to extend: the wanted ones. A single axis is then paired with another axis of
+    """Yields the axes to extend: the wanted ones. A single axis is then paired with another axis of
     equal size, as in a matrix of positions.
     """
     yield rest
@@ -82,7 +82,7 @@ def _same(array: Array, axis: int) -> bool:
 
 
 def _affine(array: Array, rest: Mapping[int, Size]) -> tuple[int, dict[int, int]] | None:
-    """Return the first number and the step along each axis if the numbers count positions: start,
+    """Returns the first number and the step along each axis if the numbers count positions: start,
     start + 1, ..., or the distance j - i of two positions. None for a count down, whose start
     depends on the size.
     """
@@ -108,7 +108,7 @@ def _affine(array: Array, rest: Mapping[int, Size]) -> tuple[int, dict[int, int]
 
 
 def _range(size: Size, at: RunTimeSizes, start: int = 0) -> Var:
-    """Return the `size` numbers start, start + 1, ..."""
+    """Returns the `size` numbers start, start + 1, ..."""
     limit = at.vector([size])
     last = op.Reshape(limit, np.zeros(0, np.int64))
     made: Var = op.Range(np.int64(start), op.Add(last, np.int64(start)), np.int64(1))
@@ -132,7 +132,7 @@ def _positions(
 
 
 def _triangle(array: Array, rest: Mapping[int, Size]) -> tuple[Array, Array, int] | None:
-    """Return the value below the diagonal of two axes, the value above, and an offset: 0 if the
+    """Returns the value below the diagonal of two axes, the value above, and an offset: 0 if the
     diagonal has the value below, -1 if it has the value above.
     """
     (row, _), (column, _) = sorted(rest.items())
@@ -170,7 +170,7 @@ def _masked(
 
 
 def _spread(made: Var, array: Array, alone: Mapping[int, Size], at: RunTimeSizes) -> Var:
-    """Expand a value along the axes `alone`, on which all its elements are equal."""
+    """Expands a value along the axes `alone`, on which all its elements are equal."""
     if not alone:
         return made
     target = [alone.get(a, 1) for a in range(array.ndim)]

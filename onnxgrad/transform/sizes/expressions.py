@@ -35,7 +35,7 @@ class Expressions:
         self._parts: dict[str, tuple[Size, ...]] = {}
 
     def at(self, size: Dim, values: Mapping[str, int] | None = None) -> int | None:
-        """Return the value of a size in the file, or for the given values of symbols.
+        """Returns the value of a size in the file, or for the given values of symbols.
 
         Returns None if the size has no formula.
         """
@@ -60,7 +60,7 @@ class Expressions:
     # ---- axes that join several open sizes -------------------------------------------------------
 
     def joined(self, parts: Iterable[Size]) -> Size:
-        """Return the size of an axis that joins other sizes; `split` undoes this."""
+        """Returns the size of an axis that joins other sizes; `split` undoes this."""
         several = tuple(p for p in parts if p != 1)
         if sum(isinstance(p, str) for p in several) < 2:
             found = algebra.product(several)
@@ -74,18 +74,18 @@ class Expressions:
         return self._joined[several]
 
     def split(self, size: Size) -> tuple[Size, ...]:
-        """Return the sizes that an axis joins, in order."""
+        """Returns the sizes that an axis joins, in order."""
         return self._parts.get(size, (size,)) if isinstance(size, str) else (size,)
 
     def parts(self, size: Size) -> list[str]:
-        """Return the open sizes that are factors of a size."""
+        """Returns the open sizes that are factors of a size."""
         plain = self.plain(size)
         products = [*terms(plain)] if isinstance(plain, str) else []
         found = [*self.split(size), *(products[0] if len(products) == 1 else ())]
         return [p for p in dict.fromkeys(found) if isinstance(p, str) and self.is_open(p)]
 
     def plain(self, size: Dim) -> Dim:
-        """Return a size with the names of joined axes replaced by products."""
+        """Returns a size with the names of joined axes replaced by products."""
         if not isinstance(size, str) or algebra.symbols(size).isdisjoint(self._parts):
             return size
         total: Dim = 0

@@ -51,7 +51,7 @@ class Node:
     conditions: list[tuple[Size, Size]] = field(default_factory=list)
 
     def shape(self, k: int = 0) -> Shape:
-        """Return the shape of operand `k`. Raises Refused if it is not known."""
+        """Returns the shape of operand `k`. Raises Refused if it is not known."""
         v = self.binding.operand(k)
         found = [d for d in (v.shape or ()) if d is not None] if v is not None else []
         if v is None or v.shape is None or len(found) < len(v.shape):
@@ -59,7 +59,7 @@ class Node:
         return tuple(found)
 
     def elements(self, k: int, name: str = "") -> list[Size] | None:
-        """Return the elements of operand `k`, or of the attribute `name` that older opsets have in
+        """Returns the elements of operand `k`, or of the attribute `name` that older opsets have in
         its place; None if both are omitted. Raises Refused if they are not known.
         """
         v = self.binding.operand(k)
@@ -73,24 +73,24 @@ class Node:
         return found
 
     def number(self, size: Dim) -> int:
-        """Return the value of a size in the file. Raises Refused if it has no formula."""
+        """Returns the value of a size in the file. Raises Refused if it has no formula."""
         found = self.at.at(size)
         if found is None:
             raise Refused("a size in it has no formula")
         return found
 
     def vector(self, wanted: Sequence[Size]) -> Var:
-        """Return sizes as a vector that a node can read."""
+        """Returns sizes as a vector that a node can read."""
         plain = [p for d in wanted if (p := self.at.plain(d)) is not None]
         made: Array | Var = self.run_time.vector(plain)
         return made if isinstance(made, Var) else constant(made)
 
     def read(self, k: int, v: Var) -> None:
-        """Replace operand `k`."""
+        """Replaces operand `k`."""
         self.binding.block.set_operand(self.binding, k, v)
 
     def choose(self, meanings: Mapping[str, _T], follows: int = 0) -> _T:
-        """Return one of several meanings of numbers, which are keyed by their texts.
+        """Returns one of several meanings of numbers, which are keyed by their texts.
 
         This is the meaning at index `follows` if the user listed the node in `follow`, else the
         picked meaning, else the first.
@@ -104,7 +104,7 @@ class Node:
         return meanings.get(picked, meanings[texts[0]])
 
     def note(self, before: Sequence[Size], after: Sequence[Size]) -> None:
-        """Record the numbers that turned out to be sizes."""
+        """Records the numbers that turned out to be sizes."""
         for old, new in zip(before, after, strict=True):
             if old != new:
                 self.numbers[f"{old} is {self.at.plain(new)}"] = None

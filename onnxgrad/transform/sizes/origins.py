@@ -33,7 +33,7 @@ Wanted: TypeAlias = Mapping[int, Size]
 
 
 def states_of(b: Binding) -> int:
-    """Return the number of states of a Loop or Scan."""
+    """Returns the number of states of a Loop or Scan."""
     return len(b.inputs) - (2 if b.op == "Loop" else int(b.attr("num_scan_inputs")))
 
 
@@ -49,7 +49,9 @@ class Origins:
         self.done: set[object] = set()  # values that this turn has changed
 
     def follow(self, b: Binding, k: int, wanted: Wanted) -> None:
-        """Set axes of operand `k` to the `wanted` sizes. Raises Refused, naming what fixes them."""
+        """Sets axes of operand `k` to the `wanted` sizes. Raises Refused, naming what fixes
+        them.
+        """
         v = b.inputs[k]
         if v is None or v.shape is None:
             raise Refused(f"operand {k} has no shape")
@@ -60,7 +62,7 @@ class Origins:
         self._trace(v, wanted)
 
     def result(self, block: BindingBlock, i: int, wanted: Wanted) -> None:
-        """Set axes of output `i` of a body to the `wanted` sizes. Raises Refused."""
+        """Sets axes of output `i` of a body to the `wanted` sizes. Raises Refused."""
         v = block.outputs[i]
         if v.const is None:
             self._trace(v, wanted)
@@ -70,7 +72,7 @@ class Origins:
             block.return_instead(v, op.Identity(made))
 
     def _trace(self, v: Var, wanted: Wanted) -> None:
-        """Set axes of a value to the `wanted` sizes where it is computed."""
+        """Sets axes of a value to the `wanted` sizes where it is computed."""
         d = v.definition
         if d is None and v.block.owner is not None:
             self._outside(v, v.block.owner, wanted)
@@ -89,7 +91,7 @@ class Origins:
             self._back(d, v, wanted)
 
     def _outside(self, v: Var, owner: Binding, wanted: Wanted) -> None:
-        """Set axes of an operand of Loop or Scan that is an input of its body."""
+        """Sets axes of an operand of Loop or Scan that is an input of its body."""
         k = v.block.inputs.index(v)
         first = states_of(owner) if owner.op == "Scan" else len(v.block.inputs)
         if k >= first:
@@ -99,7 +101,7 @@ class Origins:
         self.follow(owner, k, wanted)
 
     def _inside(self, d: Binding, v: Var, wanted: Wanted) -> None:
-        """Set axes of a result of If, Loop or Scan in its bodies."""
+        """Sets axes of a result of If, Loop or Scan in its bodies."""
         i = d.outputs.index(v)
         if d.op == "If":
             for block in d.blocks.values():
@@ -116,7 +118,7 @@ class Origins:
         self.result(d.blocks["body"], ends + i, {a - (a > made): n for a, n in wanted.items()})
 
     def _back(self, d: Binding, v: Var, wanted: Wanted) -> None:
-        """Set axes of a node's result to the `wanted` sizes."""
+        """Sets axes of a node's result to the `wanted` sizes."""
         if d.op in ("If", "Loop", "Scan") and not d.domain:
             self._inside(d, v, wanted)
             return
@@ -205,7 +207,7 @@ class Origins:
         return shape is not None and shape[axis] == _PROBE
 
     def _before_reshape(self, d: Binding, axis: int) -> list[Place]:
-        """Return the axis of the operand that has the same place in memory, if there is one."""
+        """Returns the axis of the operand that has the same place in memory, if there is one."""
         x = d.inputs[0]
         given = [self.at.at(n) for n in (x and x.shape) or ()]
         made = [self.at.at(n) for n in d.out.shape or ()]
@@ -218,7 +220,7 @@ class Origins:
         return []
 
     def _expanded(self, d: Binding, axis: int) -> Place | None:
-        """Return the axis of the operand, if Expand leaves its size unchanged."""
+        """Returns the axis of the operand, if Expand leaves its size unchanged."""
         x = d.inputs[0]
         a = axis - (d.out.rank or 0) + ((x and x.rank) or 0)
         size = None if a < 0 else self._size(d, (0, a))
@@ -227,7 +229,9 @@ class Origins:
     # ---- numbers in nodes ------------------------------------------------------------------------
 
     def element(self, d: Binding, k: int, index: int, size: Size) -> bool:
-        """Replace one element of an operand that holds sizes. Returns whether that was possible."""
+        """Replaces one element of an operand that holds sizes. Returns whether that was
+        possible.
+        """
         v = d.inputs[k]
         found = None if v is None else sizes(v)
         if v is None or found is None:

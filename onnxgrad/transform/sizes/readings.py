@@ -46,7 +46,7 @@ class _Search:
 def other_reading(
     found: Readings, walk: Callable[[Mapping[str, str]], bool]
 ) -> tuple[str, str, str] | None:
-    """Return the first node with a second reading that also works at other sizes.
+    """Returns the first node with a second reading that also works at other sizes.
 
     The result is the node's name and the texts of the likely and of the other reading, or None.
     `walk` follows sizes with the given readings: it returns whether shapes differ, or raises Stuck.

@@ -12,7 +12,7 @@ from onnxgrad.transform.sizes.node import Node, Shape
 
 
 def reshape(node: Node) -> Shape | None:
-    """Return the shape of the result: open sizes keep their place in memory."""
+    """Returns the shape of the result: open sizes keep their place in memory."""
     given, target = node.shape(), node.elements(1, "shape")
     if target is None:
         raise Refused("its target is not known")
@@ -35,7 +35,7 @@ def reshape(node: Node) -> Shape | None:
 def _meanings(
     node: Node, wanted: Sequence[int], found: Shape, own: Shape | None
 ) -> dict[str, Shape]:
-    """Return the shapes that the target may mean, by their texts.
+    """Returns the shapes that the target may mean, by their texts.
 
     They are `found`, the unchanged numbers if they fit every size, and open sizes moved to other
     axes that have the same number in the file.
@@ -68,7 +68,7 @@ def _text(node: Node, shape: Shape) -> str:
 
 
 def _target(found: Shape) -> list[Size]:
-    """Return the target with -1 for the last open size."""
+    """Returns the target with -1 for the last open size."""
     computed = [i for i, d in enumerate(found) if isinstance(d, str)]
     return [-1 if i == computed[-1] else d for i, d in enumerate(found)]
 
@@ -84,7 +84,7 @@ def _in_file(node: Node, target: Sequence[Size], given: Sequence[int]) -> list[i
 
 
 def _own(node: Node, target: Sequence[Size], given: Shape) -> Shape | None:
-    """Return the shape that the unchanged node makes at any size, or None without a formula."""
+    """Returns the shape that the unchanged node makes at any size, or None without a formula."""
     zeros = not node.binding.attr("allowzero", 0)
     dims: list[Size] = [
         given[i] if d == 0 and zeros and i < len(given) else d for i, d in enumerate(target)
@@ -97,7 +97,7 @@ def _own(node: Node, target: Sequence[Size], given: Shape) -> Shape | None:
 
 
 def _computed(node: Node, own: Shape, given: Shape, wanted: Sequence[int]) -> Shape:
-    """Return the shape for a target that the model computes from an open size.
+    """Returns the shape for a target that the model computes from an open size.
 
     Axes that join several sizes remember them, so that a later Reshape can split them.
     """
@@ -114,7 +114,7 @@ def _computed(node: Node, own: Shape, given: Shape, wanted: Sequence[int]) -> Sh
 
 
 def _placed(node: Node, given: Shape, wanted: Sequence[int]) -> Shape:
-    """Return the target in which every open size keeps its place in memory. Raises Refused."""
+    """Returns the target in which every open size keeps its place in memory. Raises Refused."""
     parts: list[Size] = [p for d in given for p in node.at.split(d)]
     numbers = [node.number(p) for p in parts]
     if 0 in numbers or 0 in wanted:
@@ -152,7 +152,7 @@ def _slot(
     node: Node, i: int, parts: Sequence[Size], inner: Sequence[int], wanted: Sequence[int],
     found: list[Size],
 ) -> bool:  # fmt: skip
-    """Put a size that is 1 in the file at an axis of size 1 with the same place in memory, in the
+    """Puts a size that is 1 in the file at an axis of size 1 with the same place in memory, in the
     order of such axes from the end. Returns whether there is one.
     """
     behind = np.cumprod([1, *wanted[::-1]])[::-1][1:]
@@ -167,7 +167,7 @@ def _slot(
 def _divided(
     node: Node, part: Size, number: int, inner: int, wanted: Sequence[int], found: list[Size]
 ) -> None:
-    """Split a size over several axes if all but one of them divide it at any size. Raises Refused
+    """Splits a size over several axes if all but one of them divide it at any size. Raises Refused
     if it is not known which axis grows.
     """
     ends = np.cumprod([1, *wanted[::-1]])[::-1]

@@ -63,7 +63,7 @@ def slice_(node: Node) -> Shape | None:
 
 
 def _whole_ends(node: Node, ends: Sequence[Size], axes: Sequence[Size]) -> dict[int, bool]:
-    """Return whether each end that equals the size of an open axis follows that size."""
+    """Returns whether each end that equals the size of an open axis follows that size."""
     given = node.shape()
     sizes = {i: given[int(axis) % len(given)] for i, axis in enumerate(axes)}
     whole = [i for i, d in sizes.items() if node.at.is_open(d) and ends[i] == node.number(d)]
@@ -76,7 +76,7 @@ def _whole_ends(node: Node, ends: Sequence[Size], axes: Sequence[Size]) -> dict[
 
 
 def _cut(node: Node, late: Mapping[int, int]) -> Shape:
-    """Return the shape of a Slice that has the fixed sizes `late` on some axes."""
+    """Returns the shape of a Slice that has the fixed sizes `late` on some axes."""
     (found,) = types_of(node.binding, KnownElements())
     shape = found.shape if isinstance(found, TensorType) else None
     sizes = [late.get(axis, size) for axis, size in enumerate(shape or ())]
@@ -86,7 +86,7 @@ def _cut(node: Node, late: Mapping[int, int]) -> Shape:
 
 
 def fixed_end(node: Node) -> tuple[Size, Size] | None:
-    """Return an end of a Slice that may count from the end of an open axis, and the size of that
+    """Returns an end of a Slice that may count from the end of an open axis, and the size of that
     axis; None if there is none.
     """
     given = node.shape()
@@ -105,7 +105,7 @@ def is_late(bound: Size, number: int) -> bool:
 
 
 def _counts_from_the_start(bound: Size, number: int, what: str) -> None:
-    """Raise Refused if a positive bound may have meant a position counted from the end."""
+    """Raises Refused if a positive bound may have meant a position counted from the end."""
     if isinstance(bound, int) and is_late(bound, number):
         raise Refused(
             f"its {what} {bound} of {number} may count from the end (write {bound - number}) or not"
@@ -136,7 +136,7 @@ def gather(node: Node) -> Shape | None:
 
 
 def _index(node: Node, array: Array, number: int) -> None:
-    """Raise Refused if an index may have meant a position counted from the end."""
+    """Raises Refused if an index may have meant a position counted from the end."""
     if number == 1 and array.size and not node.choose({"index 0": True, "index -1": False}):
         raise Refused("its index 0 of 1 may be the first or the last")
     for index in np.unique(array).tolist():
@@ -220,7 +220,7 @@ def resize(node: Node) -> Shape | None:
 
 
 def _symbol(node: Node, size: Size, target: Size) -> Size:
-    """Return the only open symbol whose value in the file is the target, preferably one in `size`.
+    """Returns the only open symbol whose value in the file is the target, preferably one in `size`.
 
     Returns the target itself if no symbol or several have that value.
     """
@@ -233,7 +233,7 @@ def _symbol(node: Node, size: Size, target: Size) -> Size:
 
 
 def fixed_targets(node: Node) -> list[tuple[Size, Size]]:
-    """Return the sizes that a Resize fixes, each with the open size of its operand."""
+    """Returns the sizes that a Resize fixes, each with the open size of its operand."""
     b = node.binding
     if b.op != "Resize" or b.domain or b.operand(3) is None:
         return []
@@ -275,7 +275,9 @@ def windows(node: Node) -> Shape | None:
 
 
 def _rounded_up(node: Node, given: Shape, kernel: Sequence[int]) -> Shape | None:
-    """Return the shape of a pool with ceil_mode, or None if it has pads or gaps between windows."""
+    """Returns the shape of a pool with ceil_mode, or None if it has pads or gaps between
+    windows.
+    """
     b, n = node.binding, len(given) - 2
     strides, dilations = b.attr("strides") or [1] * n, b.attr("dilations") or [1] * n
     if any(b.attr("pads") or ()) or any(s > k for s, k in zip(strides, kernel, strict=True)):
@@ -291,7 +293,7 @@ def _rounded_up(node: Node, given: Shape, kernel: Sequence[int]) -> Shape | None
 
 
 def summed(node: Node) -> Shape | None:
-    """Add a remark if a constant divides the sum by the number of its terms: it stays fixed."""
+    """Adds a remark if a constant divides the sum by the number of its terms: it stays fixed."""
     b, given = node.binding, node.shape()
     axes = node.elements(1, "axes") or range(len(given))
     sizes = [given[int(a) % len(given)] for a in axes]

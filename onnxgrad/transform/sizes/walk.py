@@ -74,7 +74,7 @@ def follow_sizes(
     program: Program, values: Mapping[str, int], follow: Collection[str] = (),
     readings: Readings | None = None,
 ) -> Followed:  # fmt: skip
-    """Follow the open sizes of the inputs through the main graph, and change the graph so that it
+    """Follows the open sizes of the inputs through the main graph, and changes the graph so that it
     computes the numbers that were fixed sizes.
 
     values: the size in the file of each open symbol.
@@ -114,7 +114,7 @@ class _Walk:
         self._bodies = Bodies(self.at, self.origins, self._each, self._met)
 
     def changes(self, bindings: Sequence[Binding]) -> bool:
-        """Infer the types of every node in order. Returns whether a node changed."""
+        """Infers the types of every node in order. Returns whether a node changed."""
         self._known = KnownElements()
         self.origins.done.clear()
         return self._each(bindings)
@@ -138,7 +138,7 @@ class _Walk:
         return changed
 
     def _doubts(self, b: Binding) -> dict[str, Iterable[str]]:
-        """Return the readings of numbers in this node and in the nodes before it."""
+        """Returns the readings of numbers in this node and in the nodes before it."""
         before, left = {b: None}, [b]
         while left:
             for v in left.pop().reads():
@@ -152,7 +152,7 @@ class _Walk:
         return [(v, None if v is None else v.type, self._elements(v)) for v in b.inputs]
 
     def _elements(self, v: Var | None) -> tuple[Dim, ...] | None:
-        """Return the elements of an operand that holds sizes, or None."""
+        """Returns the elements of an operand that holds sizes, or None."""
         if v is None or v.is_constant or v.dtype not in (TensorProto.INT64, TensorProto.INT32):
             return None
         return sizes(v, self._known) if (v.rank or 0) < 2 else None
@@ -182,7 +182,7 @@ class _Walk:
         return self._as_large(b)
 
     def _nested(self, b: Binding, touched: Sequence[Var]) -> bool:
-        """Follow sizes through the bodies of a node. Returns whether a node changed."""
+        """Follows sizes through the bodies of a node. Returns whether a node changed."""
         try:
             types = self._bodies.follow(self._node(b), touched)
         except Refused:
@@ -194,7 +194,7 @@ class _Walk:
         return types is None
 
     def _met(self, b: Binding, meetings: Iterable[Meeting]) -> bool:
-        """Make axes of operands agree. Returns whether one changed."""
+        """Makes axes of operands agree. Returns whether one changed."""
         wanted: dict[int, dict[int, Size]] = {}
         for meeting in meetings:
             self._meet(b, meeting, wanted)
@@ -203,7 +203,7 @@ class _Walk:
         return bool(wanted)
 
     def chances(self, bindings: Sequence[Binding]) -> bool:
-        """Make axes follow an open size that they equal in the file, if that reading is picked.
+        """Makes axes follow an open size that they equal in the file, if that reading is picked.
 
         Returns whether a node changed.
         """
@@ -254,7 +254,7 @@ class _Walk:
         )  # fmt: skip
 
     def check_targets(self, bindings: Iterable[Binding]) -> None:
-        """Raise Stuck if a Resize has a fixed target, or a Slice a late end, that still does not
+        """Raises Stuck if a Resize has a fixed target, or a Slice a late end, that still does not
         follow an open size.
         """
         for b in bindings:
@@ -281,7 +281,7 @@ class _Walk:
         return types_of(b, KnownElements() if b.changed else self._known)
 
     def _meet(self, b: Binding, meeting: Meeting, wanted: dict[int, dict[int, Size]]) -> None:
-        """Add the axes of operands that must become open to `wanted`. Adds conditions if several
+        """Adds the axes of operands that must become open to `wanted`. Adds conditions if several
         axes are open.
         """
         sizes_at = {place: self._size(b, place) for place in meeting.places}
@@ -367,5 +367,5 @@ class _Walk:
 
 
 def name_of(b: Binding) -> str:
-    """Return the operator and the name of a node, for messages."""
+    """Returns the operator and the name of a node, for messages."""
     return f"{b.op} '{b.node.name or b.out.name}'"

@@ -38,13 +38,13 @@ class _Names:
         self.of, self.inside = dict(taken), inside
 
     def new(self, name: str) -> str:
-        """Return the name of a value that the body defines."""
+        """Returns the name of a value that the body defines."""
         if name:
             self.of[name] = self.of.get(name, f"{name} in {self.inside}")
         return self.of.get(name, name)
 
     def node(self, node: NodeProto) -> NodeProto:
-        """Return a node of the body for the main graph."""
+        """Returns a node of the body for the main graph."""
         made = copy_of(node)
         self._rename(made, self.of)
         made.name = f"{node.name} in {self.inside}" if node.name else ""
@@ -63,7 +63,7 @@ class _Names:
 
 
 def opened(model: ModelProto, nodes: Collection[NodeProto], shared: Collection[str]) -> ModelProto:
-    """Return the model with the bodies of these nodes of its main graph in the main graph.
+    """Returns the model with the bodies of these nodes of its main graph in the main graph.
 
     `shared` lists the first results of nodes of the same kind in another model; the bodies of the
     other nodes are not compared.
@@ -95,7 +95,7 @@ def _import(model: ModelProto, function: FunctionProto) -> None:
 
 
 def _called(node: NodeProto, function: FunctionProto, title: str) -> Iterator[NodeProto]:
-    """Yield the nodes of a function for one call."""
+    """Yields the nodes of a function for one call."""
     given = [*node.input, *[""] * len(function.input)]
     taken = dict(zip(function.input, given, strict=False))
     results = dict(zip(function.output, node.output, strict=False))
@@ -114,7 +114,7 @@ def _called(node: NodeProto, function: FunctionProto, title: str) -> Iterator[No
 
 
 def _fill(node: NodeProto, values: Mapping[str, AttributeProto]) -> None:
-    """Replace the attributes that refer to those of a function."""
+    """Replaces the attributes that refer to those of a function."""
     kept = []
     for a in node.attribute:
         if a.ref_attr_name and a.ref_attr_name not in values:
@@ -127,7 +127,7 @@ def _fill(node: NodeProto, values: Mapping[str, AttributeProto]) -> None:
 
 
 def _moved(body: GraphProto, graph: GraphProto, names: _Names) -> Iterator[NodeProto]:
-    """Move what a body defines to the main graph; yield its nodes."""
+    """Moves what a body defines to the main graph; yields its nodes."""
     for tensor in body.initializer:
         value = copy_of(tensor)
         value.name = names.new(tensor.name)
@@ -144,7 +144,7 @@ def _moved(body: GraphProto, graph: GraphProto, names: _Names) -> Iterator[NodeP
 def _branches(
     node: NodeProto, graph: GraphProto, title: str, *, shared: bool
 ) -> Iterator[NodeProto]:
-    """Yield the nodes of both branches, and an If that returns their results."""
+    """Yields the nodes of both branches, and an If that returns their results."""
     made = copy_of(node)
     for a in made.attribute:
         names = _Names({}, f"{a.name} of {title}")
@@ -163,7 +163,7 @@ def _branches(
 
 
 def _body(node: NodeProto, graph: GraphProto, title: str, types: _Types) -> Iterator[NodeProto]:
-    """Yield the nodes of the body of a Loop or Scan, and the node without it."""
+    """Yields the nodes of the body of a Loop or Scan, and the node without it."""
     body = next(a.g for a in node.attribute if a.name == "body")
     names = _Names({}, f"body of {title}")
     for i, (value, kind) in enumerate(zip(body.input, types.inputs(node), strict=True)):
@@ -209,7 +209,7 @@ class _Types:
         return self._bodies
 
     def inputs(self, node: NodeProto) -> list[TypeProto]:
-        """Return the types of the inputs of a body."""
+        """Returns the types of the inputs of a body."""
         declared = [v.type for a in node.attribute if a.name == "body" for v in a.g.input]
         inferred = self._inferred().get(next(name for name in node.output if name), declared)
         return [
@@ -218,7 +218,7 @@ class _Types:
         ]
 
     def results(self, node: NodeProto) -> Iterator[ValueInfoProto]:
-        """Yield the known types of the results of a node."""
+        """Yields the known types of the results of a node."""
         self._inferred()
         for name in node.output:
             kind = self._values.get(name)

@@ -37,7 +37,7 @@ _FALLBACK_SIZES = (16, 32, 64, 128, 224, 256, 320, 512, 640, 1024, 4, 3, 2, 1536
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """Return the inputs without a default value."""
+    """Returns the inputs without a default value."""
     known = {init.name for init in graph.initializer} | {
         init.values.name for init in graph.sparse_initializer
     }
@@ -45,7 +45,7 @@ def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def tensor_types(kind: onnx.TypeProto) -> Iterable[onnx.TypeProto.Tensor]:
-    """Yield the tensor types inside a type: the type itself, or the element type of a sequence or
+    """Yields the tensor types inside a type: the type itself, or the element type of a sequence or
     optional.
     """
     which = kind.WhichOneof("value")
@@ -58,7 +58,7 @@ def tensor_types(kind: onnx.TypeProto) -> Iterable[onnx.TypeProto.Tensor]:
 
 
 def shape_of(name: str, kind: onnx.TypeProto.Tensor) -> list[int | str] | None:
-    """Return the sizes and symbols of an input's shape; None for unknown rank."""
+    """Returns the sizes and symbols of an input's shape; None for unknown rank."""
     if not kind.HasField("shape"):
         return None
     return [_dim(f"{name}.{axis}", dim) for axis, dim in enumerate(kind.shape.dim)]
@@ -74,7 +74,7 @@ def _dim(fallback: str, dim: onnx.TensorShapeProto.Dimension) -> int | str:
 
 
 def symbols_in(formula: str) -> set[str]:
-    """Return the symbols of a formula. A text that is not a formula is one symbol."""
+    """Returns the symbols of a formula. A text that is not a formula is one symbol."""
     tree = _parse(formula)
     if tree is None:
         return {formula}
@@ -111,7 +111,7 @@ def _function(node: ast.Call) -> Callable[..., int] | None:
 
 
 def evaluate(dim: int | str, sizes: Mapping[str, int]) -> int:
-    """Return the size of a dimension. Raises InputError for a symbol without a size."""
+    """Returns the size of a dimension. Raises InputError for a symbol without a size."""
     if isinstance(dim, int):
         return dim
     if dim in sizes:
@@ -141,7 +141,7 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
 
 
 def roles(graph: onnx.GraphProto) -> dict[str, str]:
-    """Return the role of each symbol (batch, length or spatial), by its first position and its
+    """Returns the role of each symbol (batch, length or spatial), by its first position and its
     name.
     """
     found: dict[str, str] = {}
@@ -172,8 +172,8 @@ def _role(symbol: str, axis: int, shape: list[int | str]) -> str:
 def dim_plans(
     model: onnx.ModelProto, dims: Mapping[str, int] | None = None
 ) -> list[dict[str, int]]:
-    """Return assignments of a size to every symbol of the inputs, the best first; `dims` fixes some
-    symbols.
+    """Returns assignments of a size to every symbol of the inputs, the best first; `dims` fixes
+    some symbols.
 
     The first plan is generic (batch 2, length 8, spatial 64). The second has batch and length 1,
     the third only batch 1, because a picture of one pixel tests little. The others are fallbacks
@@ -201,7 +201,7 @@ def dim_plans(
 
 
 def _with_total(plan: dict[str, int]) -> dict[str, int]:
-    """Return the plan with past + new = total, for decoders with a cache that name all three
+    """Returns the plan with past + new = total, for decoders with a cache that name all three
     lengths.
     """
     past = [s for s in plan if "past" in s.lower()]

@@ -39,7 +39,7 @@ class Edges:
 
 
 def variants(names: Iterable[str]) -> list[Edges]:
-    """Return the edge cases to try in order until the model runs: all changes, then fewer."""
+    """Returns the edge cases to try in order until the model runs: all changes, then fewer."""
     return [
         Edges(),
         Edges(sizes=False),
@@ -62,7 +62,7 @@ class Slot:
 
 
 def edged(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    """Return the value of an edge case, with the shape (and for integers the range) of the usual
+    """Returns the value of an edge case, with the shape (and for integers the range) of the usual
     value.
     """
     make = _BY_KIND.get(slot.kind)
@@ -76,7 +76,7 @@ def _count(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> 
 
 
 def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    """Return lengths that decrease from row to row and stay above 0."""
+    """Returns lengths that decrease from row to row and stay above 0."""
     less = 1 + np.arange(usual.size).reshape(usual.shape)
     return np.asarray(np.maximum(usual - less, max(slot.low, min(1, slot.high)))).astype(
         usual.dtype
@@ -84,7 +84,7 @@ def _length(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) ->
 
 
 def _switch(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
-    """Return another value that the model knows, or a value that it does not know."""
+    """Returns another value that the model knows, or a value that it does not know."""
     first = usual.reshape(-1)[0]
     others = [v for v in slot.uses.equal_to if v != first]
     return np.full_like(usual, others[0] if others else first + 1)
@@ -124,7 +124,7 @@ def _complex(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -
 def _marked(
     made: Array, usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator, beside: float
 ) -> Array:
-    """Return `made` with zeros, ties and thresholds. A single element becomes 0 or moves to the
+    """Returns `made` with zeros, ties and thresholds. A single element becomes 0 or moves to the
     other side of a threshold.
     """
     flat = made.reshape(-1).copy()
@@ -159,8 +159,8 @@ def _marked(
 
 
 def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
-    """Return values at, below and above every constant that the model compares this input with; for
-    integers whole numbers.
+    """Returns values at, below and above every constant that the model compares this input with;
+    for integers whole numbers.
 
     Values at the constants come first: a short input has room for only one of them, and only at the
     constant a tiny change of it is visible.
@@ -229,7 +229,7 @@ SEARCH = (
 
 
 def varied(usual: Array, slot: Slot, how: Variation) -> Array:
-    """Return the usual value of a slot, varied, with its shape and within its bounds."""
+    """Returns the usual value of a slot, varied, with its shape and within its bounds."""
     wanted = [
         row
         for table, scale, offset in slot.uses.tables
@@ -253,13 +253,13 @@ def varied(usual: Array, slot: Slot, how: Variation) -> Array:
 
 
 def _inputs(rows: Sequence[int], scale: float, offset: float) -> list[int]:
-    """Return the input values for which scale * x + offset is one of the rows."""
+    """Returns the input values for which scale * x + offset is one of the rows."""
     found = [(row - offset) / scale for row in rows] if scale else []
     return [int(x) for x in found if x == int(x) and x >= 0]
 
 
 def overridden(default: Array, seed: int) -> list[Array]:
-    """Return other values for an input with this default, those first with which the model most
+    """Returns other values for an input with this default, those first with which the model most
     likely runs.
     """
     rng = np.random.default_rng([seed, default.size])

@@ -35,7 +35,7 @@ def feeds_for(
     given: Mapping[str, Value] | None = None,
     edges: Edges | None = None,
 ) -> dict[str, Value]:
-    """Return a value for every input without a default. The same seed, sizes and model give the
+    """Returns a value for every input without a default. The same seed, sizes and model give the
     same values.
 
     `dims` maps symbols to sizes; the first plan of `dims.dim_plans` fills in the others. `given`
@@ -69,7 +69,7 @@ class Feeder:
         edges: Edges | None = None,
         how: Variation | None = None,
     ) -> dict[str, Value]:
-        """Return feeds as `feeds_for` does; `how` varies the usual values."""
+        """Returns feeds as `feeds_for` does; `how` varies the usual values."""
         if given is not None and not isinstance(given, Mapping):
             raise InputError(
                 f"inputs are arrays by the names of the model's inputs, not {type(given).__name__}"
@@ -93,7 +93,7 @@ class Feeder:
 
 
 def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, int]:
-    """Return the sizes of symbols that the given arrays fix."""
+    """Returns the sizes of symbols that the given arrays fix."""
     found: dict[str, int] = {}
     for value in model.graph.input:
         array = given.get(value.name)
@@ -108,12 +108,12 @@ def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, in
 
 
 def _given(name: str) -> str:
-    """Return the option that sets the value of an input, for messages."""
+    """Returns the option that sets the value of an input, for messages."""
     return option(f"--input {name}", f"inputs[{name!r}]")
 
 
 def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
-    """Check that a given tensor has the declared dtype, rank and fixed sizes, because the messages
+    """Checks that a given tensor has the declared dtype, rank and fixed sizes, because the messages
     of onnxruntime are hard to read. Raises InputError.
     """
     if not value.type.HasField("tensor_type"):
@@ -154,7 +154,7 @@ class _Maker:
     how: Variation | None = None
 
     def make(self, name: str, kind: onnx.TypeProto, turn: int) -> Value:
-        """Return a value for an input that has `turn` inputs before it. Raises InputError."""
+        """Returns a value for an input that has `turn` inputs before it. Raises InputError."""
         return self._of_type(name, kind, turn, self._generator(name), self._generator(name, 1))
 
     def _generator(self, name: str, *more: int) -> np.random.Generator:
@@ -212,7 +212,7 @@ class _Maker:
 
 
 def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: int) -> Slot:
-    """Return the kind and the interval of the values that an input accepts, by its type, its uses
+    """Returns the kind and the interval of the values that an input accepts, by its type, its uses
     and its name.
     """
     text = name.lower()
@@ -237,7 +237,7 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
 def _whole_kind(
     text: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, bounds: tuple[int, int]
 ) -> tuple[str, int, int]:
-    """Return the kind and the interval of integers: a time step of diffusion, bytes of an image, a
+    """Returns the kind and the interval of integers: a time step of diffusion, bytes of an image, a
     length, a count, or any integers.
     """
     if uses.bounded:
@@ -249,8 +249,8 @@ def _whole_kind(
 
 
 def _real_kind(text: str, shape: list[int], uses: Uses) -> tuple[str, float, float]:
-    """Return the kind and the interval of floats: a time step, a count, colours of an image, or any
-    numbers.
+    """Returns the kind and the interval of floats: a time step, a count, colours of an image, or
+    any numbers.
     """
     if uses.low == -math.inf or uses.high == math.inf:
         if "timestep" in text:
@@ -267,7 +267,7 @@ def _count(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray
 
 
 def _text(uses: Uses, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return words that the model knows, one in four unknown, or sentences of three words."""
+    """Returns words that the model knows, one in four unknown, or sentences of three words."""
     known = sorted(set(uses.words)) or _WORDS
 
     def word() -> str:
@@ -306,7 +306,7 @@ _DRAWN: dict[str, Callable[[Slot, list[int], np.random.Generator], Any]] = {
 
 
 def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return rows with 1 in front and 0 after it, as padding makes them. Every row with room has
+    """Returns rows with 1 in front and 0 after it, as padding makes them. Every row with room has
     both values, so that it has valid elements whether 1 means "keep" or "leave out". A scalar flag
     (`training_mode`, `use_cache`) is 0.
     """
@@ -319,7 +319,7 @@ def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[A
 
 
 def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the closed interval of integers to draw from. Unlimited values stay small, because
+    """Returns the closed interval of integers to draw from. Unlimited values stay small, because
     they may be an index, a class or a count whose use could not be traced.
     """
     limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]

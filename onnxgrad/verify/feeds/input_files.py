@@ -28,8 +28,8 @@ _LARGEST = (1 << 31) - 1  # bytes that protobuf reads
 def load_inputs(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], model: onnx.ModelProto
 ) -> dict[str, Value]:
-    """Return input values by name from files: `NAME=FILE`, an .npz with the names of the inputs, an
-    .npy for a model with one input, .pb files as in ONNX's test data (`input_0.pb`, or with the
+    """Returns input values by name from files: `NAME=FILE`, an .npz with the names of the inputs,
+    an .npy for a model with one input, .pb files as in ONNX's test data (`input_0.pb`, or with the
     tensor's own name), or a folder of .pb files.
 
     Raises InputError, which names the file, if a file cannot be read or assigned to an input.
@@ -126,7 +126,7 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
 
 
 def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors of a sequence, an optional or a map, or the tensor itself."""
+    """Yields the tensors of a sequence, an optional or a map, or the tensor itself."""
     if isinstance(message, onnx.TensorProto):
         yield message
         return
@@ -145,7 +145,7 @@ _PROTOBUFS: dict[str, tuple[Any, Callable[[Any], Value]]] = {
 
 
 def _own_name(path: Path, data: bytes, inputs: list[str]) -> str | None:
-    """Return the input that the tensor's own name identifies, or the position in a name such as
+    """Returns the input that the tensor's own name identifies, or the position in a name such as
     input_0.pb.
     """
     tensor = onnx.TensorProto()

@@ -87,7 +87,7 @@ def choose_cases(
     on_refused: Refused | None = None,
     feeder: Feeder | None = None,
 ) -> list[Chosen]:
-    """Return the cases of a proof. `attempt` runs the original and raises RunFailed if it does not
+    """Returns the cases of a proof. `attempt` runs the original and raises RunFailed if it does not
     accept the feeds.
 
     Generated feeds combine the first two plans that run with the seeds, each at least once. With
@@ -131,7 +131,7 @@ class _Picker:
     ran: Sequence[Chosen]
 
     def usual(self, pairs: Sequence[tuple[dict[str, int], int]]) -> list[Chosen]:
-        """Return cases in general position. The model is known to run the first; it may refuse
+        """Returns cases in general position. The model is known to run the first; it may refuse
         those of other seeds.
         """
         found = []
@@ -145,7 +145,7 @@ class _Picker:
         return found
 
     def edge(self, plan: dict[str, int], seed: int) -> list[Chosen]:
-        """Return the strongest edge case that the original accepts, or two if one leaves nothing
+        """Returns the strongest edge case that the original accepts, or two if one leaves nothing
         finite or varies only one data-dependent size. The list is empty if the original accepts
         none or has no inputs.
         """
@@ -165,7 +165,7 @@ class _Picker:
         return found
 
     def more(self, plan: dict[str, int], seeds: Sequence[int]) -> list[Chosen]:
-        """Return usual and edge cases of other seeds in turn, for models that few cases test too
+        """Returns usual and edge cases of other seeds in turn, for models that few cases test too
         little.
         """
         found: list[Chosen] = []
@@ -209,7 +209,7 @@ def _given_case(
 
 
 def sets_of(inputs: Inputs, model: onnx.ModelProto) -> list[Mapping[str, Value]]:
-    """Return the arrays of each case. Raises InputError if a case has none, or if `inputs` is an
+    """Returns the arrays of each case. Raises InputError if a case has none, or if `inputs` is an
     iterator that may already be exhausted, because the proof would silently use generated values.
     """
     if isinstance(inputs, Mapping):
@@ -238,7 +238,7 @@ def runnable(
     *,
     count: int = _PLANS,
 ) -> list[dict[str, int]]:
-    """Return the first `count` plans of `dim_plans` at which the model runs. Raises errors as
+    """Returns the first `count` plans of `dim_plans` at which the model runs. Raises errors as
     `choose_cases`.
     """
     return [

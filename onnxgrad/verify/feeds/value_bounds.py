@@ -54,7 +54,7 @@ class DataFlow:
             self._nodes(function.node, _scope(identity))
 
     def at(self, sizes: Mapping[str, int]) -> DataFlow:
-        """Return the data flow of the same model at other sizes of its symbols."""
+        """Returns the data flow of the same model at other sizes of its symbols."""
         other = copy.copy(self)
         other.sizes = sizes
         return other
@@ -87,7 +87,7 @@ class DataFlow:
                 self._wire_body(node, graph, scope)
 
     def _wire_body(self, node: onnx.NodeProto, graph: onnx.GraphProto, scope: str) -> None:
-        """Record that operands of Loop, Scan and SequenceMap reach the inputs of the body."""
+        """Records that operands of Loop, Scan and SequenceMap reach the inputs of the body."""
         if node.op_type not in ("Loop", "Scan", "SequenceMap"):
             return
         for actual, formal in zip(node.input, graph.input, strict=False):
@@ -109,7 +109,7 @@ class DataFlow:
                 self.shapes[key] = []
 
     def constant(self, key: Key) -> np.ndarray[Any, Any] | None:
-        """Return the small constant that a value is, or rearranges."""
+        """Returns the small constant that a value is, or rearranges."""
         for _ in range(8):  # exporters put several Cast, Expand and Unsqueeze after a constant
             if key in self.constants:
                 return self.constants[key]
@@ -123,7 +123,7 @@ class DataFlow:
         return None
 
     def origin(self, key: Key) -> str:
-        """Return the name of a value where it is computed, outside of the functions that receive
+        """Returns the name of a value where it is computed, outside of the functions that receive
         it.
         """
         for _ in range(8):
@@ -131,7 +131,7 @@ class DataFlow:
         return key[1]
 
     def scalar(self, key: Key) -> float | None:
-        """Return the value of a constant whose elements are all equal."""
+        """Returns the value of a constant whose elements are all equal."""
         found = self.constant(key)
         if found is None or found.size == 0 or found.dtype.kind not in "iufb":
             return None
@@ -139,7 +139,7 @@ class DataFlow:
         return float(first) if (found == first).all() else None
 
     def size(self, key: Key, axis: int) -> int | None:
-        """Return the size of a value along an axis, the smallest over all calls of a function, or
+        """Returns the size of a value along an axis, the smallest over all calls of a function, or
         None if unknown.
         """
         candidates = (
@@ -157,7 +157,7 @@ def _scope(identity: tuple[str, str, str]) -> str:
 
 
 def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return every value with its type from shape inference, on a copy without large weights, of
+    """Returns every value with its type from shape inference, on a copy without large weights, of
     which only the types matter.
     """
     light = onnx.ModelProto(ir_version=max(model.ir_version, 4), producer_name=model.producer_name)
@@ -207,7 +207,7 @@ _MOST = 8
 
 
 def branches(node: onnx.NodeProto) -> list[float]:
-    """Return numbers at which an ensemble of trees branches: the least, the largest, and some
+    """Returns numbers at which an ensemble of trees branches: the least, the largest, and some
     between.
     """
     if node.op_type not in _TREES:
@@ -280,14 +280,14 @@ class Uses:
     tables: list[tuple[str, float, float]] = field(default_factory=list)
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
-        """Record that low <= scale * x + offset <= high."""
+        """Records that low <= scale * x + offset <= high."""
         if scale == 0:
             return
         ends = sorted(((low - offset) / scale, (high - offset) / scale))
         self.low, self.high = max(self.low, ends[0]), min(self.high, ends[1])
 
     def among(self, known: np.ndarray[Any, Any] | None, offset: float) -> None:
-        """Record a comparison of x + offset with a constant. One number makes the input a switch;
+        """Records a comparison of x + offset with a constant. One number makes the input a switch;
         several make it an encoding, whose values lie among them.
         """
         if known is None or known.size == 0 or known.dtype.kind not in "iuf":
@@ -304,7 +304,7 @@ class Uses:
 
 
 def uses_of(flow: DataFlow, name: str) -> Uses:
-    """Return the uses of the input `name`, followed to everything that limits its values."""
+    """Returns the uses of the input `name`, followed to everything that limits its values."""
     uses = Uses()
     todo: list[tuple[Key, float, float]] = [(("", name), 1.0, 0.0)]
     seen: set[tuple[Key, float, float]] = set()
@@ -325,7 +325,7 @@ def uses_of(flow: DataFlow, name: str) -> Uses:
 def _onward(
     flow: DataFlow, node: onnx.NodeProto, index: int, scope: str, scale: float, offset: float
 ) -> Iterator[tuple[Key, float, float]]:
-    """Yield the values that receive the elements of an operand, each with the affine function of
+    """Yields the values that receive the elements of an operand, each with the affine function of
     the input.
     """
     outputs = [(scope, o) for o in node.output if o]
@@ -350,7 +350,7 @@ def _onward(
 
 
 def _learn(uses: Uses, node: onnx.NodeProto, scale: float, offset: float) -> None:
-    """Record the words and branches of an operator of ai.onnx.ml."""
+    """Records the words and branches of an operator of ai.onnx.ml."""
     if node.op_type in _WORDS:
         words = values_of(node).get(_WORDS[node.op_type], [])
         uses.words += [word.decode("utf-8", "replace") for word in words]
@@ -370,7 +370,7 @@ def _limit(
     scale: float,
     offset: float,
 ) -> None:
-    """Narrow `uses` by one use."""
+    """Narrows `uses` by one use."""
     op = node.op_type
     count = _indexed(flow, node, index, scope)
     if count is not None:
@@ -399,7 +399,7 @@ def _table(node: onnx.NodeProto, index: int) -> str:
 
 
 def _bounds(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> list[float]:
-    """Return the numbers at which a node behaves differently on this operand."""
+    """Returns the numbers at which a node behaves differently on this operand."""
     op = node.op_type
     found: list[float | None] = []
     if op in _COMPARISONS or (op in ("Max", "Min") and len(node.input) == 2):
@@ -414,7 +414,7 @@ def _bounds(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> lis
 
 
 def _indexed(flow: DataFlow, node: onnx.NodeProto, index: int, scope: str) -> int | None:
-    """Return the number of elements that this operand indexes, or None if it is not an index."""
+    """Returns the number of elements that this operand indexes, or None if it is not an index."""
     op = node.op_type
     attributes = {a.name: a.i for a in node.attribute}
     data = (scope, node.input[0])

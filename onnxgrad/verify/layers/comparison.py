@@ -60,7 +60,7 @@ class Marked:
             self._options = {_FOLDER: str(model.source.absolute().parent)}
 
     def proto(self, names: Iterable[str], floats: Iterable[str] = ()) -> ModelProto:
-        """Return the model with these values as its outputs, and `floats` dequantised, by their
+        """Returns the model with these values as its outputs, and `floats` dequantised, by their
         names.
         """
         made = copy_of(self.model.proto)
@@ -77,7 +77,7 @@ class Marked:
     def run(
         self, proto: ModelProto, feeds: Feeds, *, optimize: bool = False, threads: int | None = None
     ) -> list[Value]:
-        """Return its outputs in order. Raises RunFailed."""
+        """Returns its outputs in order. Raises RunFailed."""
         session = open_session(
             proto.SerializeToString(), provider=self.settings.provider, optimize=optimize,
             threads=threads or self.settings.threads, session_options=self._options, may_idle=True,
@@ -86,7 +86,7 @@ class Marked:
         return [results[v.name] for v in proto.graph.output]
 
     def in_float64(self, proto: ModelProto, feeds: Feeds, seconds: float) -> list[Value] | None:
-        """Return its outputs in the float64 reference; None if it does not run there."""
+        """Returns its outputs in the float64 reference; None if it does not run there."""
         if self._options:
             return None
         try:
@@ -122,7 +122,7 @@ class Comparison:
     _others: dict[str, str] = field(default_factory=dict)  # no pairs, as the run shows: why
 
     def of(self, feeds: Feeds, case: str, unpaired: Sequence[str]) -> Layers:
-        """Compare the values on these feeds, which have the first model's names."""
+        """Compares the values on these feeds, which have the first model's names."""
         found: list[Layer] = []
         self._skipped.clear()
         self._others.clear()
@@ -148,7 +148,7 @@ class Comparison:
         return Layers(tuple(found), case, tuple(apart), tuple(self._notes()))
 
     def _standing(self, found: Sequence[Layer]) -> list[Layer]:
-        """Return the layers without guessed pairs that differ although the values computed from
+        """Returns the layers without guessed pairs that differ although the values computed from
         them agree.
         """
         guesses = {p.name for p in self.pairs if p.is_guess}
@@ -175,7 +175,7 @@ class Comparison:
         return found + ([f"not looked at: values inside {' and '.join(inside)}"] if inside else [])
 
     def _batch(self, batch: Sequence[Pair], feeds: Feeds) -> tuple[list[Layer], int]:
-        """Return the layers of a batch, and the bytes of its values. Raises RunFailed."""
+        """Returns the layers of a batch, and the bytes of its values. Raises RunFailed."""
         known = self.stored is not None
         ours, theirs = [p.name for p in batch], [p.other for p in batch]
         mixed = [] if known else [
@@ -218,7 +218,7 @@ class Comparison:
     def _noise(
         self, proto: ModelProto, feeds: Feeds, own: Mapping[str, Value]
     ) -> tuple[dict[str, float], Ranges]:
-        """Return the differences of the model from itself: optimised, with other threads, and in
+        """Returns the differences of the model from itself: optimised, with other threads, and in
         float64.
         """
         model = self.second if self.stored is not None else self.first
@@ -276,7 +276,7 @@ def _quantises(node: NodeProto) -> int:
 
 
 def _as_wide(got: Mapping[str, Value], like: Mapping[str, Value]) -> dict[str, Value]:
-    """Return floats with the dtypes of the values that they are compared with."""
+    """Returns floats with the dtypes of the values that they are compared with."""
     return {name: _widened(value, like.get(name)) for name, value in got.items()}
 
 
@@ -297,7 +297,7 @@ def _size(value: Any) -> int:
 
 
 def interface_names(model: ModelProto, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the entries of `names` for inputs and outputs, and those that match nothing in the
+    """Returns the entries of `names` for inputs and outputs, and those that match nothing in the
     model.
     """
     inner = makers_of(model).keys() - {v.name for v in model.graph.output}
@@ -305,7 +305,7 @@ def interface_names(model: ModelProto, names: Mapping[str, str]) -> dict[str, st
 
 
 def keep_run(keep: ArraysFile, trial: Trial, model: ModelProto) -> list[str]:
-    """Store the feeds and the outputs of a run. Returns a note on each value that was not
+    """Stores the feeds and the outputs of a run. Returns a note on each value that was not
     stored.
     """
     outputs = {v.name: trial.expected.get(v.name) for v in model.graph.output}
@@ -326,7 +326,7 @@ def inside(
     *,
     agree: bool,
 ) -> Layers:
-    """Compare the values inside two models on the first case. If the outputs do not `agree`,
+    """Compares the values inside two models on the first case. If the outputs do not `agree`,
     continue with the other cases until a value differs.
     """
     pairs, unpaired = value_pairs(original.proto, candidate.proto, request.names)
@@ -354,7 +354,7 @@ def stored_inside(
     request: Request,
     demands: Demands,
 ) -> Layers:
-    """Compare stored values with those that a model computes from the feeds of a case."""
+    """Compares stored values with those that a model computes from the feeds of a case."""
     pairs, unpaired = stored_pairs(stored, model.proto, request.names)
     marked = Marked(model, request.settings)
     work = Comparison(

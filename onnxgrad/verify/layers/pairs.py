@@ -57,7 +57,7 @@ class Pair:
 def value_pairs(
     a: ModelProto, b: ModelProto, names: Mapping[str, str]
 ) -> tuple[list[Pair], list[str]]:
-    """Return the pairs of values that the nodes of both main graphs compute, in the order of `a`,
+    """Returns the pairs of values that the nodes of both main graphs compute, in the order of `a`,
     and the values of `a` without a certain counterpart. `names`: the names in `b` of values of `a`.
     """
     makers, others = _makers(a.graph), _makers(b.graph)
@@ -78,7 +78,7 @@ def value_pairs(
 
 
 def _makers(graph: GraphProto) -> dict[str, NodeProto]:
-    """Return the node of each computed value, in the order of execution."""
+    """Returns the node of each computed value, in the order of execution."""
     return {
         name: node
         for node in scheduled(list(graph.node))
@@ -91,7 +91,7 @@ def _makers(graph: GraphProto) -> dict[str, NodeProto]:
 def _by_name(
     makers: Mapping[str, NodeProto], others: Mapping[str, NodeProto], names: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield values with the same name, or with the name that a quantiser gives to the rounded
+    """Yields values with the same name, or with the name that a quantiser gives to the rounded
     value, which later nodes read.
     """
     found = {}
@@ -118,8 +118,8 @@ def _by_name(
 def stored_pairs(
     stored: Iterable[str], model: ModelProto, names: Mapping[str, str]
 ) -> tuple[list[Pair], list[str]]:
-    """Return the values inside a model with the names of stored values, in its order, and the names
-    without a value. `names`: the names in the model.
+    """Returns the values inside a model with the names of stored values, in its order, and the
+    names without a value. `names`: the names in the model.
     """
     makers = _makers(model.graph)
     given = {name: NodeProto() for name in stored}
@@ -133,7 +133,7 @@ def stored_pairs(
 
 
 def _rounded(makers: Mapping[str, NodeProto]) -> dict[str, str]:
-    """Return the value after QuantizeLinear and DequantizeLinear, by the value before both."""
+    """Returns the value after QuantizeLinear and DequantizeLinear, by the value before both."""
     quantised = {n.input[0]: o for o, n in makers.items() if n.op_type == "QuantizeLinear"}
     floats = {n.input[0]: o for o, n in makers.items() if n.op_type == "DequantizeLinear"}
     return {name: floats[q] for name, q in quantised.items() if q in floats}
@@ -146,7 +146,7 @@ def _by_node(
     others: Mapping[str, NodeProto],
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield results of nodes with the same name, operator and attributes, and with equal
+    """Yields results of nodes with the same name, operator and attributes, and with equal
     constants.
     """
     often = [Counter(n.name for n in m.graph.node) for m in (a, b)]
@@ -179,7 +179,7 @@ def _by_structure(
     others: Mapping[str, NodeProto],
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield values that are unique in both models by their value number; float constants are equal
+    """Yields values that are unique in both models by their value number; float constants are equal
     if they are equal in float16.
     """
     numbers, back = Numbers(rounding=True), {theirs: ours for ours, theirs in names.items()}
@@ -199,12 +199,12 @@ def _by_scope(
     others: Mapping[str, NodeProto],
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield values that are the only result of a module with the same name."""
+    """Yields values that are the only result of a module with the same name."""
     yield from scopes.by_scope(a.graph, b.graph, makers, others)
 
 
 def scale_of(makers: Mapping[str, NodeProto], name: str) -> tuple[str, str] | None:
-    """Return the names of the scale and the zero point of a quantised value; None if it is not
+    """Returns the names of the scale and the zero point of a quantised value; None if it is not
     quantised, or they are unknown.
     """
     for _ in range(len(makers) + 1):
@@ -224,5 +224,5 @@ def scale_of(makers: Mapping[str, NodeProto], name: str) -> tuple[str, str] | No
 
 
 def makers_of(model: ModelProto) -> dict[str, NodeProto]:
-    """Return the node that computes each value of the main graph."""
+    """Returns the node that computes each value of the main graph."""
     return {name: node for node in model.graph.node for name in node.output if name}

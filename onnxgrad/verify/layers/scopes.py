@@ -27,7 +27,7 @@ def by_scope(
     makers: Mapping[str, NodeProto],
     others: Mapping[str, NodeProto],
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs of `makers` with `others`, each the only result of its module."""
+    """Yields pairs of `makers` with `others`, each the only result of its module."""
     first, second = leaving(a), leaving(b)
     pairs = dict.fromkeys((first[m], second[m]) for m in first if m in second)
     often: list[Counter[str]] = [Counter(names) for names in zip(*pairs)]
@@ -37,7 +37,7 @@ def by_scope(
 
 
 def leaving(graph: GraphProto) -> dict[str, str]:
-    """Return the result of each module that has only one."""
+    """Returns the result of each module that has only one."""
     found: dict[str, dict[str, None]] = {}
     inside = {}
     for node in graph.node:
@@ -57,7 +57,7 @@ def leaving(graph: GraphProto) -> dict[str, str]:
 
 
 def modules_of(node: NodeProto) -> tuple[str, ...]:
-    """Return the modules around a node, outermost first, and its operation in torch.fx: from
+    """Returns the modules around a node, outermost first, and its operation in torch.fx: from
     metadata of the newer exporter, or from the path that TorchScript uses as its name.
     """
     text = next((e.value for e in node.metadata_props if e.key == _SCOPES), "")
@@ -86,7 +86,7 @@ def standing(
     agreeing: Iterable[str],
     guesses: Collection[str],
 ) -> set[str]:
-    """Return the `differing` values that are not guesses, or whose difference shows in every next
+    """Returns the `differing` values that are not guesses, or whose difference shows in every next
     paired value computed from them. `agreeing` are the other values with a pair.
     """
     readers: dict[str, list[NodeProto]] = {}
@@ -104,7 +104,7 @@ def standing(
 
 
 def _next(name: str, readers: Mapping[str, Sequence[NodeProto]], paired: set[str]) -> set[str]:
-    """Return the nearest values with a pair that depend on a value."""
+    """Returns the nearest values with a pair that depend on a value."""
     found, seen, work = set[str](), {name}, [name]
     while work:
         for node in readers.get(work.pop(), ()):

@@ -28,7 +28,7 @@ class Rows:
     own: bool = False
 
     def stacked(self, groups: Sequence[Array], dims: Mapping[str, int] | None = None) -> Array:
-        """Return the results of runs as one array; `dims`: the sizes of symbols."""
+        """Returns the results of runs as one array; `dims`: the sizes of symbols."""
         if self.axis is None:
             return groups[0]
         if self.own:
@@ -40,7 +40,7 @@ class Rows:
     def take(
         self, array: Array, places: Sequence[int], count: int, dims: Mapping[str, int] | None = None
     ) -> Array:
-        """Return some rows of an array with `count` rows."""
+        """Returns some rows of an array with `count` rows."""
         if self.axis is None:
             return array
         parts = self._split(array, count, dims)
@@ -49,21 +49,21 @@ class Rows:
     def row(
         self, array: Array, index: int, count: int, dims: Mapping[str, int] | None = None
     ) -> Array:
-        """Return one row of an array with `count` rows, in the shape outer x inner on its axis."""
+        """Returns one row of an array with `count` rows, in the shape outer x inner on its axis."""
         if self.axis is None:
             return array
         found: Array = np.take(self._split(array, count, dims), index, self.axis + 1)
         return found
 
     def _merged(self, array: Array) -> Array:
-        """Return outer, rows and inner as one axis."""
+        """Returns outer, rows and inner as one axis."""
         axis = self.axis or 0
         size = math.prod(array.shape[axis : axis + 3])
         found: Array = array.reshape(*array.shape[:axis], size, *array.shape[axis + 3 :])
         return found
 
     def _split(self, array: Array, count: int, dims: Mapping[str, int] | None) -> Array:
-        """Return the axis of the rows as three: outer, rows, inner."""
+        """Returns the axis of the rows as three: outer, rows, inner."""
         axis = self.axis or 0
         outer = evaluate(self.outer, dims or {})
         inner = array.shape[axis] // max(outer * count, 1)
@@ -85,12 +85,12 @@ class Grouping:
     own: bool = False
 
     def rows_in(self, feeds: Mapping[str, Value]) -> int:
-        """Return the number of rows of stacked feeds."""
+        """Returns the number of rows of stacked feeds."""
         name, axis = next((n, a) for n, a in self.inputs.items() if n in feeds)
         return int(np.asarray(feeds[name]).shape[axis])
 
     def feeds(self, groups: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-        """Return the feeds of runs as one; shared inputs are those of the first run."""
+        """Returns the feeds of runs as one; shared inputs are those of the first run."""
         join = np.stack if self.own else np.concatenate
         return {
             name: join([np.asarray(g[name]) for g in groups], self.inputs[name])
@@ -100,7 +100,7 @@ class Grouping:
         }
 
     def some(self, feeds: Mapping[str, Value], places: Sequence[int]) -> dict[str, Value]:
-        """Return some rows of stacked feeds."""
+        """Returns some rows of stacked feeds."""
         return {
             name: np.take(np.asarray(value), places, self.inputs[name])
             if name in self.inputs
@@ -109,7 +109,7 @@ class Grouping:
         }
 
     def apart(self, feeds: Mapping[str, Value]) -> list[dict[str, Value]]:
-        """Return stacked feeds as feeds of the original; the last row repeats to fill the last
+        """Returns stacked feeds as feeds of the original; the last row repeats to fill the last
         feeds.
         """
         rows = self.rows_in(feeds)
@@ -130,7 +130,7 @@ class Grouping:
     def results(
         self, groups: Sequence[Mapping[str, Value]], rows: int, dims: Mapping[str, int]
     ) -> dict[str, Value]:
-        """Return the first `rows` rows of results of the original, as one."""
+        """Returns the first `rows` rows of results of the original, as one."""
         found: dict[str, Value] = {}
         for name, where in self.outputs.items():
             stacked = where.stacked([np.asarray(g[name]) for g in groups], dims)
@@ -141,7 +141,7 @@ class Grouping:
         return found
 
     def of_result(self, name: str, value: Value, dims: Mapping[str, int]) -> list[Array]:
-        """Return the rows of one output of the original."""
+        """Returns the rows of one output of the original."""
         where, array = self.outputs[name], np.asarray(value)
         if where.own:
             return [array]

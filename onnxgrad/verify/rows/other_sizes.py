@@ -30,7 +30,7 @@ def at_other_sizes(
     plans: Sequence[Mapping[str, int]], *, dims: Mapping[str, int] | None, seed: int,
     provider: str,
 ) -> Report:  # fmt: skip
-    """Add runs at `plans` to the report of a proof at the sizes of the `file`. Every output must
+    """Adds runs at `plans` to the report of a proof at the sizes of the `file`. Every output must
     have its declared shape. A model may fail to run at smaller sizes; the report has a note then.
     """
     session = Settings(provider, 1).open(proof_model(model).source, optimize=True)
@@ -61,7 +61,7 @@ def at_other_sizes(
 def _shapes(
     model: ModelProto, results: Results, sizes: Mapping[str, int], shown: str
 ) -> Difference | None:
-    """Return the first output whose shape is not the declared one."""
+    """Returns the first output whose shape is not the declared one."""
     for value in model.graph.output:
         got = np.asarray(results[value.name]).shape
         wanted = _declared(value, sizes)

@@ -78,8 +78,8 @@ class RowProof:
     _draws: list[Draws] = field(default_factory=list, init=False, repr=False)
 
     def report(self) -> Report:
-        """Compare rows with the original's runs at several batches, in onnxruntime and in float64,
-        within the original's own noise, and check that no row influences others. Raises CannotRun
+        """Compares rows with the original's runs at several batches, in onnxruntime and in float64,
+        within the original's own noise, and checks that no row influences others. Raises CannotRun
         if the original runs on no generated inputs.
         """
         self._draws.append(same_draws(proof_model(self.original), proof_model(self.opened)))
@@ -138,7 +138,7 @@ class RowProof:
     # ---- rows ------------------------------------------------------------------------------------
 
     def _generated(self, session: Session) -> list[_Batch]:
-        """Return rows on which the original runs, those with different results first, at two sizes
+        """Returns rows on which the original runs, those with different results first, at two sizes
         of other dimensions.
         """
         count = self.rows.count
@@ -170,7 +170,7 @@ class RowProof:
         return _Batch(dims, self.seed, feeds_of, results, sizes)
 
     def _farther(self, name: str, value: Value, turn: int) -> Value:
-        """Return larger floats of both signs for a row, because all usual values had the same
+        """Returns larger floats of both signs for a row, because all usual values had the same
         result.
         """
         array = np.asarray(value)
@@ -179,17 +179,17 @@ class RowProof:
         return (array * (-3.0) ** (turn - _FAR + 1)).astype(array.dtype)
 
     def _news(self, first: Results, other: Results) -> int:
-        """Return the number of outputs that differ between two runs."""
+        """Returns the number of outputs that differ between two runs."""
         return sum(not _equal(first[n], other[n]) for n in self._with_rows())
 
     def _quiet(self, groups: Sequence[tuple[Results, Results]]) -> list[str]:
-        """Return the outputs that are equal in the first two runs, although they need not be."""
+        """Returns the outputs that are equal in the first two runs, although they need not be."""
         a, b = groups[0][1], groups[min(1, len(groups) - 1)][1]
         found = [n for n in self._with_rows() if _equal(a[n], b[n])]
         return [n for n in found if n not in self.allow_same]
 
     def _given(self, session: Session) -> list[_Batch]:
-        """Return the user's rows; sets of other sizes become separate batches. Raises
+        """Returns the user's rows; sets of other sizes become separate batches. Raises
         InputError.
         """
         where, sets = option("--input", "feeds="), dict[tuple[object, ...], list[Results]]()
@@ -228,7 +228,7 @@ class RowProof:
         return [name for name, rows in self.rows.outputs.items() if rows.axis is not None]
 
     def _same(self, batches: Sequence[_Batch]) -> list[str]:
-        """Return the outputs that are equal in every row, because swapped rows would not be
+        """Returns the outputs that are equal in every row, because swapped rows would not be
         noticed.
         """
         found = []
@@ -246,7 +246,7 @@ class RowProof:
         return found
 
     def _apart(self, batches: Sequence[_Batch]) -> list[str]:
-        """Return the outputs that should be equal in all rows and are not."""
+        """Returns the outputs that should be equal in all rows and are not."""
         return [
             name
             for name, rows in self.rows.outputs.items()
@@ -259,7 +259,7 @@ class RowProof:
     def _trials(
         self, batches: Sequence[_Batch], settings: Settings, oracle: Oracle | None
     ) -> tuple[list[Trial], str]:
-        """Return stacked runs with the noise of the original in its own runs, and why it did not
+        """Returns stacked runs with the noise of the original in its own runs, and why it did not
         run with optimisations.
         """
         each = [
@@ -306,7 +306,7 @@ class RowProof:
         )
 
     def _independent(self, batch: _Batch, settings: Settings) -> Leg:
-        """Replace row 1 by another row, then by NaN: every bit of all other rows must stay."""
+        """Replaces row 1 by another row, then by NaN: every bit of all other rows must stay."""
         stacked = self.rows.feeds(batch.groups)
         count, total = batch.sizes[-1], self.rows.rows_in(stacked)
         feeds = self.rows.some(stacked, range(count))
@@ -354,7 +354,7 @@ class _RowOracle(Oracle):
     rows: Grouping
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
-        """Return the results of stacked feeds, as `Oracle.original`."""
+        """Returns the results of stacked feeds, as `Oracle.original`."""
         run: Callable[..., Results | None] = super().original
         groups = self.rows.apart(feeds)
         results = [run(group, jitter, seed) for group in groups]

@@ -31,7 +31,7 @@ def export(path):
 
 
 def recipe(preset):
-    """Write the recipe: the models, their preset and their requirements."""
+    """Writes the recipe: the models, their preset and their requirements."""
     Path("onnxgrad.toml").write_text(
         f'preset = "{preset}"\n'
         'require = { BatchNormalization = 0, bytes = "<= -10%" }\n'
@@ -40,7 +40,7 @@ def recipe(preset):
 
 
 def onnxgrad(*words):
-    """Run a command as a build would, and return its exit code."""
+    """Runs a command as a build would, and returns its exit code."""
     print("$ onnxgrad", *words, flush=True)
     return subprocess.run([sys.executable, "-m", "onnxgrad", *words], check=False).returncode
 
