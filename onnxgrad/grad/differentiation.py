@@ -98,7 +98,7 @@ def fitting(program: Program, request: GradientRequest) -> tuple[Choice, Gradien
         )
     choice, found, told = formed[best]
     for w in told:
-        warnings.warn(w.message, stacklevel=8)  # the caller of `onnxgrad.gradient`
+        warnings.warn(w.message, stacklevel=7)  # the caller of `onnxgrad.gradient`
     return choice, found
 
 

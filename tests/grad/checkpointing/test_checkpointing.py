@@ -468,3 +468,12 @@ def test_the_planned_peak_counts_idle_buffers_chunks_and_scratch() -> None:
     idle = """a = Sin (x) s = ReduceSum <keepdims = 0> (a) n = Constant <value_ints = [131072]> () b = Expand (s, n)
         t = ReduceSum <keepdims = 0> (b) c = Mul (x, t) y = ReduceSum <keepdims = 0> (c)"""
     assert written(idle, "float y") == pytest.approx(3, rel=0.02)  # c is written where a was
+
+
+def test_a_budget_repeats_the_warnings_of_the_chosen_gradient_once() -> None:
+    model = parse(
+        "g (float[4] x, float[4] z) => (float loss) { loss = ReduceSum <keepdims = 0> (x) }"
+    )
+    with pytest.warns(UserWarning, match="no requested value reaches target") as told:
+        gradient(model, ["z"], checkpoint="1MB")
+    assert [w.filename for w in told] == [__file__]
