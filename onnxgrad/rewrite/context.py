@@ -73,6 +73,7 @@ class PatternContext:
             )
         self.roots = roots
         self._only: list[tuple[Pattern, Pattern]] = []
+        self._alike: list[int] = []  # for each root, the first that is interchangeable with it
         self._tests: list[Callable[[Matched], bool]] = []
 
     def only_used_by(self, producer: Pattern, consumer: Pattern) -> PatternContext:
@@ -80,6 +81,7 @@ class PatternContext:
         roots or patterns inside roots.
         """
         self._only.append((producer, consumer))
+        self._alike = []
         return self
 
     def where(self, test: Callable[[Matched], bool]) -> PatternContext:
@@ -128,11 +130,13 @@ class PatternContext:
 
     def unordered(self, matched: Matched) -> Hashable:
         """Returns the roots' values, regardless of the order of interchangeable roots."""
-        groups: dict[Hashable, set[Any]] = {}
-        told_apart = [pattern for pair in self._only for pattern in pair]
-        for form, root in zip(forms(self.roots, told_apart), self.roots, strict=True):
+        if not self._alike:  # once: there are very many matches
+            found = forms(self.roots, [pattern for pair in self._only for pattern in pair])
+            self._alike = [found.index(form) for form in found]
+        groups: dict[int, set[Any]] = {}
+        for first, root in zip(self._alike, self.roots, strict=True):
             value = matched.values[root]
-            groups.setdefault(form, set()).add(tuple(value) if isinstance(value, list) else value)
+            groups.setdefault(first, set()).add(tuple(value) if isinstance(value, list) else value)
         return tuple(frozenset(values) for values in groups.values())
 
     def _holds(self, matched: Matched) -> bool:
@@ -308,11 +312,13 @@ class _Rewriting:
         name, author, program = self.name, self.rewriter, block.program
         failed = partial(slip, self.trace, name, first or block.name, program, author=author)
         for matched in guarded(self.context.matches(block, first), failed):
-            roots = _flat(matched.values.values())
             key = self.context.unordered(matched)
+            if key in refused:
+                continue
+            roots = _flat(matched.values.values())
             sources = [v.definition for v in roots if v.definition is not None]
             made = (self.trace.made.get(b) for b in sources)
-            if key in refused or (self.maker is not None and self.maker in made):
+            if self.maker is not None and self.maker in made:
                 continue
             self.trace.of(name).matched += 1
             where = ", ".join(v.name for v in roots)

@@ -10,8 +10,9 @@ import pytest
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
+from onnxgrad.rewrite import context
 from onnxgrad.rewrite.context import Matched, PatternContext, rewrite_bindings, rewrite_call
-from onnxgrad.rewrite.pattern import Each, P, capture
+from onnxgrad.rewrite.pattern import Each, P, capture, forms
 from onnxgrad.rewrite.trace import Trace, decline
 from onnxgrad.rewrite.worklist import count
 from onnxgrad.verify import run
@@ -195,3 +196,22 @@ def test_a_long_model_takes_time_in_proportion() -> None:
     relu = P.Relu(x)
     rewrite_bindings(PatternContext(relu).where(look), lambda m: {relu: op.Abs(m[x])}, main)
     assert ops(main) == ["Abs"] * n and looked <= 2 * n
+
+
+def test_interchangeable_roots_are_found_once_for_all_matches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+
+    def counted(roots: Any, told_apart: Any) -> Any:
+        calls.append(len(told_apart))
+        return forms(roots, told_apart)
+
+    monkeypatch.setattr(context, "forms", counted)
+    roots = PatternContext(P.MatMul(x, w), P.MatMul(x, u))
+    offered: list[Matched] = []
+    main = block("p = MatMul(a, b) q = MatMul(a, c) r = MatMul(a, d)", "p q r")
+    rewrite_bindings(roots, offered.append, main)
+    assert len(offered) == 3 and calls == [0]
+    rewrite_bindings(roots.only_used_by(*roots.roots), offered.append, main)
+    assert len(offered) == 3 and calls == [0]  # nothing matches: no form is needed
