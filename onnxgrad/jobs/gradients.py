@@ -194,8 +194,8 @@ class _Each:
     def proved(
         self, model: ModelLike, found: Any, proof: GradOptions, hooks: Hooks
     ) -> tuple[Report, GradOptions]:
-        """Compares the derivatives of several samples with those of each sample by itself, which
-        may be equal in all samples. Returns the options of a proof at a batch of 1.
+        """Compares the derivatives of several samples with those of each sample by itself. Returns
+        the options of a proof at a batch of 1.
         """
         dims = {n: size for n, size in (proof.dims or {}).items() if n != self.samples.symbol}
         if self.size:
@@ -210,8 +210,7 @@ class _Each:
         hooks.on_stage("every sample against a batch of 1")
         rows = RowProof(
             self.one, to_proto(found.program, weights=True), self.made.rows,
-            providers_of(proof.provider), proof.dims, proof.seed, proof.inputs,
-            [*found.results.values()],
+            providers_of(proof.provider), proof.dims, proof.seed, proof.inputs, None,
         )  # fmt: skip
         return rows.report(), proof
 

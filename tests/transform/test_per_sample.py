@@ -138,5 +138,17 @@ def test_the_command(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> No
     assert "axis 0 of x, axis 0 of t; the batch of 4 becomes dynamic" in capsys.readouterr().out
     assert main([*arguments[:-4], "--target", "y", "--jacobian", "--per-sample", "-o", out]) == 0
     assert "f32[batch,2,3,2]" in capsys.readouterr().out
+    # the same loss in every sample, whose gradients differ; nothing that differs proves nothing
+    zero = MLP.replace("{1,-2, 0.5,0.3, -0.4,0.7}", "{0,0, 0,0, 0,0}").replace(
+        "Sub (y, t)", "Sub (y, b)"
+    )
+    onnx.save(parse(zero), model)
+    assert main([*arguments, "--per-sample"]) == 0
+    onnx.save(
+        parse(zero.replace("MatMul (x, w)", "MatMul (o, w)").replace("p =", "o = Sub (x, x) p =")),
+        model,
+    )
+    assert main([*arguments, "--per-sample"]) == 1
+    assert "every row has the same" in capsys.readouterr().err
     assert main([*arguments, "--per-sample", "--jvp"]) == 2
     assert "--per-sample does not apply to --jvp" in capsys.readouterr().err

@@ -62,7 +62,7 @@ class RowProof:
     """The models, the axes of the rows, and where to run.
 
     `inputs`: the user's rows, several in each set. `allow_same`: outputs that may be equal in every
-    row.
+    row; None: any, if another differs.
     """
 
     original: ModelProto
@@ -72,7 +72,7 @@ class RowProof:
     dims: Mapping[str, int] | None = None
     seed: int = 0
     inputs: Inputs | None = None
-    allow_same: Sequence[str] = ()
+    allow_same: Sequence[str] | None = ()
     budget: float = _BUDGET
     _models: list[ProofModel] = field(default_factory=list, init=False, repr=False)
     _draws: list[Draws] = field(default_factory=list, init=False, repr=False)
@@ -110,11 +110,11 @@ class RowProof:
         leak = ran[_STAGE].worst
         same = self._same(batches)
         if same:
-            accept = option(" ".join(f"--allow-same {n}" for n in same), f"allow_same={same}")
-            found.unproved.append(
-                f"every row has the same {', '.join(same)} (try another "
-                f"{option('--seed', 'seed')}, or accept it: {accept})"
-            )
+            how = f"try another {option('--seed', 'seed')}"
+            if self.allow_same is not None:
+                accept = option(" ".join(f"--allow-same {n}" for n in same), f"allow_same={same}")
+                how += f", or accept it: {accept}"
+            found.unproved.append(f"every row has the same {', '.join(same)} ({how})")
         found.unproved += self._draws[0].reasons(Bounds())
         found.unproved += [
             f"output '{n}' should be the same in all rows, and is not" for n in self._apart(batches)
@@ -185,8 +185,13 @@ class RowProof:
     def _quiet(self, groups: Sequence[tuple[Results, Results]]) -> list[str]:
         """Returns the outputs that are equal in the first two runs, although they need not be."""
         a, b = groups[0][1], groups[min(1, len(groups) - 1)][1]
-        found = [n for n in self._with_rows() if _equal(a[n], b[n])]
-        return [n for n in found if n not in self.allow_same]
+        return self._not_allowed([n for n in self._with_rows() if _equal(a[n], b[n])])
+
+    def _not_allowed(self, same: Sequence[str]) -> list[str]:
+        """Return the outputs among `same`, equal in every row, that need a difference."""
+        if self.allow_same is None:
+            return [*same] if len(same) == len(self._with_rows()) else []
+        return [n for n in same if n not in self.allow_same]
 
     def _given(self, session: Session) -> list[_Batch]:
         """Returns the user's rows; sets of other sizes become separate batches. Raises
@@ -233,7 +238,7 @@ class RowProof:
         """
         found = []
         for name in self._with_rows():
-            if name not in self.allow_same and all(
+            if all(
                 _equal(a, b)
                 for batch in batches
                 for a, b in pairwise(
@@ -243,7 +248,7 @@ class RowProof:
                 )
             ):
                 found.append(name)
-        return found
+        return self._not_allowed(found)
 
     def _apart(self, batches: Sequence[_Batch]) -> list[str]:
         """Returns the outputs that should be equal in all rows and are not."""
