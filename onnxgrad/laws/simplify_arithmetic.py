@@ -15,6 +15,7 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import count, rewrite
 
 a, b, c, d, s, x = capture("a b c d s x")
+p, q = (n.where(lambda v: v.shape in ((), (1,)) and v.is_constant) for n in capture("p q"))
 
 
 @rewrite(P.Mul(a, P.Div(c, b).only), shrinks=count())
@@ -88,10 +89,10 @@ def _one_number(compute: Callable[[Any, Any], Any], c: Var, d: Var) -> Array | N
     return array if smallest <= abs(float(array)) < np.inf else None
 
 
-@rewrite(P.Mul(P.Mul(a, c).only, d), shrinks=count())
-def mul_by_two_numbers(a: Var, c: Var, d: Var) -> Any:
-    """(a c) d = a (c d) for numbers c and d"""
-    product = _one_number(np.multiply, c, d)
+@rewrite(P.Mul(P.Mul(a, p).only, q), shrinks=count())
+def mul_by_two_numbers(a: Var, p: Var, q: Var) -> Any:
+    """(a p) q = a (p q) for numbers p and q"""
+    product = _one_number(np.multiply, p, q)
     return None if product is None or not a.rank else a * product
 
 
