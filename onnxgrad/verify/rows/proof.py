@@ -188,7 +188,7 @@ class RowProof:
         return self._not_allowed([n for n in self._with_rows() if _equal(a[n], b[n])])
 
     def _not_allowed(self, same: Sequence[str]) -> list[str]:
-        """Return the outputs among `same`, equal in every row, that need a difference."""
+        """Returns the outputs among `same`, equal in every row, that need a difference."""
         if self.allow_same is None:
             return [*same] if len(same) == len(self._with_rows()) else []
         return [n for n in same if n not in self.allow_same]
