@@ -66,9 +66,13 @@ def transposed_conv(at: Site) -> Sequence[Var | None]:
     more = [max(-e, 0) for e in end]
     shape = [size + m for size, m in zip(out[2:], [-m for m in more], strict=True)]
     made = op.Col2Im(
-        columns, np.array(shape), np.array(kernel), dilations=dilations, strides=strides,
+        columns,
+        np.array(shape),
+        np.array(kernel),
+        dilations=dilations,
+        strides=strides,
         pads=[*begin, *(max(e, 0) for e in end)],
-    )  # fmt: skip
+    )
     if any(more):
         made = op.Pad(made, np.array([0, 0, *[0] * spatial, 0, 0, *more]))
     return [_biased(at, made, spatial)]

@@ -96,9 +96,12 @@ def _element(body: BindingBlock, v: Var, shape: Sequence[int | str | None]) -> V
 
 
 def _scan(
-    bindings: Sequence[Binding], body: BindingBlock, inside: dict[Var, Var | None],
-    operands: Sequence[Var], results: Sequence[Var],
-) -> tuple[Var, ...]:  # fmt: skip
+    bindings: Sequence[Binding],
+    body: BindingBlock,
+    inside: dict[Var, Var | None],
+    operands: Sequence[Var],
+    results: Sequence[Var],
+) -> tuple[Var, ...]:
     """Returns the results of bindings with the rows in front. `inside`: operands in the body."""
     for b, copy in zip(bindings, clone_bindings(bindings, body, inside), strict=True):
         if draws(b):

@@ -72,14 +72,16 @@ def show_proved(
     out.show(change)
     for note in found.notes:
         out.note(note)
-    out.json({
-        **models,
-        "output": args.output,
-        "inputs": [v.name for v in block.inputs],
-        "outputs": [v.name for v in block.outputs],
-        "notes": [*found.notes],
-        "proof": None if report is None else report.to_dict(),
-    })  # fmt: skip
+    out.json(
+        {
+            **models,
+            "output": args.output,
+            "inputs": [v.name for v in block.inputs],
+            "outputs": [v.name for v in block.outputs],
+            "notes": [*found.notes],
+            "proof": None if report is None else report.to_dict(),
+        }
+    )
     if report is not None:
         out.show(*proof_lines(report, out.verbose))
         found.proved(named)

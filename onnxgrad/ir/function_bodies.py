@@ -138,12 +138,14 @@ def _scale_of_zeros(proto: FunctionProto) -> None:
     proto.node[at].output[0] = "Scale_of_range"
     later = list(proto.node)[at + 1 :]
     del proto.node[at + 1 :]
-    proto.node.extend([
-        helper.make_node("Equal", ["X_Range", "Q_Min"], ["All_Zero"]),
-        helper.make_node("Constant", [], ["One"], value=helper.make_tensor("", 1, [], [1.0])),
-        helper.make_node("Where", ["All_Zero", "One", "Scale_of_range"], ["Scale"]),
-        *later,
-    ])  # fmt: skip
+    proto.node.extend(
+        [
+            helper.make_node("Equal", ["X_Range", "Q_Min"], ["All_Zero"]),
+            helper.make_node("Constant", [], ["One"], value=helper.make_tensor("", 1, [], [1.0])),
+            helper.make_node("Where", ["All_Zero", "One", "Scale_of_range"], ["Scale"]),
+            *later,
+        ]
+    )
 
 
 # schema bodies that are wrong for some operands
@@ -261,9 +263,10 @@ def _means_the_same(
         [(p.name, p.option) for p in before] == [(p.name, p.option) for p in after]
         and all(set(p.types) <= set(q.types) for p, q in zip(before, after))
         for before, after in (
-            (old.inputs, new.inputs[: len(old.inputs)]), (old.outputs, new.outputs)
+            (old.inputs, new.inputs[: len(old.inputs)]),
+            (old.outputs, new.outputs),
         )
-    )  # fmt: skip
+    )
 
 
 def splice(

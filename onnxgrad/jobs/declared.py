@@ -266,11 +266,13 @@ def _signature(function: Callable[..., Any], cls: type[Declaration]) -> inspect.
     places = {True: inspect.Parameter.POSITIONAL_OR_KEYWORD, False: inspect.Parameter.KEYWORD_ONLY}
     declared = [
         inspect.Parameter(
-            o.name, places[o.positional], annotation=o.annotation,
+            o.name,
+            places[o.positional],
+            annotation=o.annotation,
             default=inspect.Parameter.empty if o.default is REQUIRED else o.default,
         )
         for o in options_of(cls)
-    ]  # fmt: skip
+    ]
     others = [p for p in own.parameters.values() if p.name != "options"]
     # positional parameters without a default come first
     together = sorted(
@@ -296,9 +298,12 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
     for o in sorted(options_of(cls), key=lambda o: (titles.index(o.title), -o.depth)):
         if o.flag is not None:
             group_of(parser, o.title).add_argument(
-                o.flag, dest=o.name, default=argparse.SUPPRESS,
-                help=o.help.replace("%", "%%") or None, **_argument(o),
-            )  # fmt: skip
+                o.flag,
+                dest=o.name,
+                default=argparse.SUPPRESS,
+                help=o.help.replace("%", "%%") or None,
+                **_argument(o),
+            )
 
 
 def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:

@@ -349,9 +349,12 @@ def has_edits(table: Mapping[str, Any] | None) -> bool:
 
 
 def _opened(
-    model: Program, options: OptimizeOptions, table: Mapping[str, Any] | None, when: str,
+    model: Program,
+    options: OptimizeOptions,
+    table: Mapping[str, Any] | None,
+    when: str,
     outcome: Outcome,
-) -> Program:  # fmt: skip
+) -> Program:
     """Returns the model with the dimensions of the table made dynamic, or the model itself."""
     if table is None or "open_batch" not in table:
         return model

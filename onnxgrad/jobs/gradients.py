@@ -201,9 +201,13 @@ class _Each:
         if self.size:
             hooks.on_stage("the dynamic batch")
             report = verify(
-                to_proto(load(model), weights=True), self.opened, provider=proof.provider,
-                seeds=(proof.seed,), dims=dims, inputs=proof.inputs,
-            )  # fmt: skip
+                to_proto(load(model), weights=True),
+                self.opened,
+                provider=proof.provider,
+                seeds=(proof.seed,),
+                dims=dims,
+                inputs=proof.inputs,
+            )
             if not report.ok:
                 raise NotProved(f"the batch does not become dynamic: {report.summary}")
         proof = proof.having(dims=dims or None)
@@ -261,9 +265,13 @@ def _equal_parts(found: Split, hooks: Hooks, proof: GradOptions) -> dict[str, An
     hooks.on_stage("both parts against the gradient")
     whole, both = (to_proto(p, weights=True) for p in (found.program, as_functions(found)))
     report = verify(
-        whole, both, provider=proof.provider, seeds=(proof.seed,), dims=proof.dims,
+        whole,
+        both,
+        provider=proof.provider,
+        seeds=(proof.seed,),
+        dims=proof.dims,
         inputs=None if proof.inputs is None else proof.inputs,
-    )  # fmt: skip
+    )
     if not report.ok:
         raise NotProved(f"the two parts do not compute the gradient: {report.summary}")
     parts = tuple(to_proto(p, weights=True) for p in (found.forward, found.backward))

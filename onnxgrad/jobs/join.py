@@ -339,10 +339,11 @@ def _align_functions(a: ModelProto, b: ModelProto) -> None:
         for key, f in own.items():
             twin = foreign.get(key)
             if (twin is None and key in calls) or (
-                model is b and twin is not None
+                model is b
+                and twin is not None
                 and f.SerializeToString(deterministic=True)
                 != twin.SerializeToString(deterministic=True)
-            ):  # fmt: skip
+            ):
                 new[key] = names.fresh(f"{key[1]}_2")
         rename_functions(model, new)
 
@@ -439,6 +440,7 @@ def _merge_entries(mine: Any, theirs: Any) -> None:
 def _metadata_notes(a: Program, b: Program) -> list[str]:
     """Returns notes on metadata of B that is lost."""
     return [
-        f"metadata '{key}' is that of A" for key in a.metadata
+        f"metadata '{key}' is that of A"
+        for key in a.metadata
         if b.metadata.get(key, a.metadata[key]) != a.metadata[key]
-    ]  # fmt: skip
+    ]

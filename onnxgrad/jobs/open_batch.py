@@ -91,15 +91,22 @@ def _proved_rows(model: ModelLike, opened: Opened, options: RowsProof, hooks: Ho
 
 
 def _row_proof(
-    original: ModelProto, opened: Opened, options: RowsProof, dims: Sizes | None,
+    original: ModelProto,
+    opened: Opened,
+    options: RowsProof,
+    dims: Sizes | None,
     feeds: Inputs | None,
-) -> Report:  # fmt: skip
+) -> Report:
     return RowProof(
-        original, to_proto(opened.program, weights=True), opened.rows,
-        providers_of(options.provider), dims, options.seed, feeds,
-
-            (*several(options.allow_same, "allow_same"), *opened.repeated),
-    ).report()  # fmt: skip
+        original,
+        to_proto(opened.program, weights=True),
+        opened.rows,
+        providers_of(options.provider),
+        dims,
+        options.seed,
+        feeds,
+        (*several(options.allow_same, "allow_same"), *opened.repeated),
+    ).report()
 
 
 def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> SizedModel:
@@ -119,9 +126,12 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
         if options.inputs is not None or options.batch is not None:
             names = None if options.inputs is None else several(options.inputs, "inputs")
             rows = open_rows(
-                load_own(to_proto(opened.program, weights=True)), names, batch=options.batch,
-                symbol=options.symbol, along=options.along,
-            )  # fmt: skip
+                load_own(to_proto(opened.program, weights=True)),
+                names,
+                batch=options.batch,
+                symbol=options.symbol,
+                along=options.along,
+            )
         report = None
         if options.verify:
             hooks.on_stage("prove")
@@ -171,9 +181,11 @@ def _unknown(opened: OpenedSizes) -> str:
 
 
 def _at_sizes(
-    originals: Sequence[ModelProto], opened: OpenedSizes, rows: Opened | None,
+    originals: Sequence[ModelProto],
+    opened: OpenedSizes,
+    rows: Opened | None,
     options: OpenBatchOptions,
-) -> Report:  # fmt: skip
+) -> Report:
     """Proves the model at the sizes of the file and of each reference, runs it at other sizes, and
     proves its rows.
     """

@@ -37,19 +37,22 @@ class EditOptions(Proof):
     title: ClassVar[str] = "changes"
 
     bind: Constants | None = option(
-        None, "replace an input by a constant: a number (for all elements of a fixed shape), a "
+        None,
+        "replace an input by a constant: a number (for all elements of a fixed shape), a "
         "list such as [1,2], true or false, an .npy, .npz or .pb file, or in Python an array; may "
         "repeat",
         metavar="NAME=VALUE|FILE",
-    )  # fmt: skip
+    )
     rename: Renames | None = option(
-        None, "rename an input, an output or another value of the main graph; may repeat",
+        None,
+        "rename an input, an output or another value of the main graph; may repeat",
         metavar="OLD=NEW",
-    )  # fmt: skip
+    )
     drop_output: Names = option(
-        (), "remove an output, and the nodes and weights that only it needs; may repeat",
+        (),
+        "remove an output, and the nodes and weights that only it needs; may repeat",
         metavar="NAME",
-    )  # fmt: skip
+    )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
 
@@ -59,13 +62,16 @@ class JoinOptions(Proof):
     title: ClassVar[str] = "connections"
 
     map: Pairs | None = option(
-        None, "A's output or input NAME feeds B's input OTHER (also A.NAME=B.OTHER); may repeat "
-        "(default: equal names, or A's only output to B's only input)", metavar="NAME=OTHER",
-    )  # fmt: skip
+        None,
+        "A's output or input NAME feeds B's input OTHER (also A.NAME=B.OTHER); may repeat "
+        "(default: equal names, or A's only output to B's only input)",
+        metavar="NAME=OTHER",
+    )
     prefix: str = option(
-        "", "put this text before the names of B's other inputs, its outputs and its values",
+        "",
+        "put this text before the names of B's other inputs, its outputs and its values",
         metavar="TEXT",
-    )  # fmt: skip
+    )
     keep_output: Names = option(
         (), "keep this output of A, which B reads, as an output of OUT; may repeat", metavar="NAME"
     )
@@ -78,10 +84,12 @@ class LiftOptions(Proof):
     title: ClassVar[str] = "preparation"
 
     weights: Names = option(
-        (), "inputs or initializers (names or globs) that the prepared model receives as inputs "
+        (),
+        "inputs or initializers (names or globs) that the prepared model receives as inputs "
         "at load; may repeat (default: none; it depends on constants alone)",
-        metavar="NAME", positional=True,
-    )  # fmt: skip
+        metavar="NAME",
+        positional=True,
+    )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
 
@@ -116,14 +124,17 @@ class RowsProof(Limits):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
     provider: Providers = option(
-        "cpu", "where to run the proof; cpu,cuda runs on both (default: cpu)",
+        "cpu",
+        "where to run the proof; cpu,cuda runs on both (default: cpu)",
         metavar="{cpu,cuda,...}",
-    )  # fmt: skip
+    )
     feeds: Annotated[Inputs | None, InputKind()] = option(
-        None, "rows for the proof: an .npz, .npy or .pb file with two or more rows for each input "
+        None,
+        "rows for the proof: an .npz, .npy or .pb file with two or more rows for each input "
         "that has rows; may repeat (default: generated rows)",
-        flag="--input", metavar="[NAME=]FILE",
-    )  # fmt: skip
+        flag="--input",
+        metavar="[NAME=]FILE",
+    )
     dims: Sizes | None = option(
         None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
     )
@@ -140,20 +151,23 @@ class OpenBatchOptions(RowsProof):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
     inputs: NamesByCommas | None = option(
-        None, "inputs whose first axis is the batch, or NAME.AXIS for another axis; all rows share "
+        None,
+        "inputs whose first axis is the batch, or NAME.AXIS for another axis; all rows share "
         "the other inputs (default: every input of rank 2 or more whose first axis has the size of "
         "the batch)",
-        metavar="NAME,...", positional=True,
-    )  # fmt: skip
+        metavar="NAME,...",
+        positional=True,
+    )
     batch: Several | None = option(
         None, "batch size of MODEL (default: 1, or the size of the axes in --inputs)", metavar="N"
     )
     open: Places | None = option(
-        None, "open another dimension (length, height, width), and the batch only with --batch or "
+        None,
+        "open another dimension (length, height, width), and the batch only with --batch or "
         "--inputs: its axes in the inputs; refused if it is uncertain whether a number in MODEL "
         "follows it; may repeat",
         metavar="NAME=INPUT.AXIS,...",
-    )  # fmt: skip
+    )
     follow: Names = option(
         (),
         "with --open: a node whose fixed numbers follow the dimension, where this is uncertain "
@@ -161,14 +175,17 @@ class OpenBatchOptions(RowsProof):
         metavar="NODE",
     )
     reference: Names = option(
-        (), "with --open: the same network exported at another size, to prove the result there; "
-        "may repeat", metavar="FILE",
-    )  # fmt: skip
+        (),
+        "with --open: the same network exported at another size, to prove the result there; "
+        "may repeat",
+        metavar="FILE",
+    )
     symbol: Text = option("batch", "name of the new dimension (default: batch)", metavar="NAME")
     along: Literal["auto", "refuse", "warn"] = option(
-        "auto", "nodes that work along the batch axis: refuse them, or compute each row by itself "
+        "auto",
+        "nodes that work along the batch axis: refuse them, or compute each row by itself "
         "and warn; auto (default) warns, but refuses statistics over the batch and other axes",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,9 +194,13 @@ class VmapOptions(RowsProof):
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
 
     inputs: NamesOrAxes | None = option(
-        None, "inputs and weights that get the new axis, NAME=N at place N; all rows share the "
-        "others (default: every input)", flag="--map", metavar="NAME[=N],...", positional=True,
-    )  # fmt: skip
+        None,
+        "inputs and weights that get the new axis, NAME=N at place N; all rows share the "
+        "others (default: every input)",
+        flag="--map",
+        metavar="NAME[=N],...",
+        positional=True,
+    )
     axis: Annotated[int, Range(0, 63)] = option(
         0, "place of the new axis in these inputs and in every output (default: 0)", metavar="N"
     )

@@ -113,9 +113,13 @@ _OF_AN_EPOCH = (
 # `Manifest.options`
 _OF_STEP = ("batch_norm", "dropout", "autocast", "stop", "inputs_at")
 _WORDS = {
-    "optimizer": "optimiser", "formula": "formula of the loss", "order": "seed", "samples": "data",
-    "kind": "data", "length": "planned length",
-}  # fmt: skip
+    "optimizer": "optimiser",
+    "formula": "formula of the loss",
+    "order": "seed",
+    "samples": "data",
+    "kind": "data",
+    "length": "planned length",
+}
 _LONGEST = 60
 
 

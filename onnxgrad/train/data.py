@@ -90,9 +90,13 @@ class Arrays(Data):
         """Returns the types of the arrays, the number of examples, and a digest of some of them."""
         order = "none" if self.seed is None else self.seed
         return {
-            "kind": "arrays", "batch_size": self.size, "order": order, "examples": self.examples,
-            "arrays": _types(self.arrays), "samples": sampled(self.arrays),
-        }  # fmt: skip
+            "kind": "arrays",
+            "batch_size": self.size,
+            "order": order,
+            "examples": self.examples,
+            "arrays": _types(self.arrays),
+            "samples": sampled(self.arrays),
+        }
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """Yields the batches; their order depends only on the seed and the epoch."""

@@ -180,9 +180,11 @@ class Manifest:
                 entry["shape"] = [_ANY if size is None else size for size in fed.shape]
             inputs[fed.role].append({k: v for k, v in entry.items() if v is not False})
         data = {
-            "format": _FORMAT, "version": self.version, **asdict(self),
+            "format": _FORMAT,
+            "version": self.version,
+            **asdict(self),
             "inputs": {role: listed for role, listed in inputs.items() if listed},
-        }  # fmt: skip
+        }
         return printable_json(_without_none(data)) + "\n"
 
     @staticmethod

@@ -78,8 +78,10 @@ def pieces(
         array = arrays[name]
         places = [end, end := end + array.nbytes]
         entries[name] = {
-            "dtype": codes[array.dtype], "shape": list(array.shape), "data_offsets": places
-        }  # fmt: skip
+            "dtype": codes[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": places,
+        }
     header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     header += b" " * (-len(header) % 8)
     yield len(header).to_bytes(8, "little") + header

@@ -124,9 +124,12 @@ def build_step(
     found = replace(found, notes=(*texts, *found.notes))
     step = _with_update(found, ahead, update, original, Repairs(tied, untied).of(trained))
     chosen = {
-        "batch_norm": modes.batch_norm, "dropout": modes.dropout, "autocast": modes.autocast,
-        "stop": ", ".join(found.stops), "inputs_at": ", ".join(inputs_at),
-    }  # fmt: skip
+        "batch_norm": modes.batch_norm,
+        "dropout": modes.dropout,
+        "autocast": modes.autocast,
+        "stop": ", ".join(found.stops),
+        "inputs_at": ", ".join(inputs_at),
+    }
     options = {k: str(v) for k, v in chosen.items() if v not in (None, "")}
     return replace(step, manifest=replace(step.manifest, options=options or None))
 

@@ -43,9 +43,11 @@ class OpenedSizes:
 
 
 def open_dimensions(
-    program: Program, wanted: Mapping[str, Sequence[str]], follow: Collection[str] = (),
+    program: Program,
+    wanted: Mapping[str, Sequence[str]],
+    follow: Collection[str] = (),
     compared: Collection[str] = (),
-) -> OpenedSizes:  # fmt: skip
+) -> OpenedSizes:
     """Makes axes of inputs dynamic. `program` is changed.
 
     `wanted` maps the name of each new size to its axes (INPUT.AXIS). `follow` lists nodes whose
@@ -182,8 +184,9 @@ def _steps(found: Followed, values: Mapping[str, int]) -> dict[str, int]:
             raise Stuck(
                 f"{c.node}: the size cannot be opened here: {c.left} and {c.right} must be equal, "
                 f"and are not at other sizes '{name}'",
-                certain=True, doubts=found.readings.offered,
-            )  # fmt: skip
+                certain=True,
+                doubts=found.readings.offered,
+            )
     return steps
 
 

@@ -56,8 +56,10 @@ def contradictions(
     if not wrong:
         return [], []
     more = counted(len(wrong) - _NAMED, "more value") if len(wrong) > _NAMED else ""
-    return [f"declared shapes are wrong: {'; '.join([*wrong.values()][:_NAMED])}"
-            + (f"; {more}" if more else "")], []  # fmt: skip
+    return [
+        f"declared shapes are wrong: {'; '.join([*wrong.values()][:_NAMED])}"
+        + (f"; {more}" if more else "")
+    ], []
 
 
 def _unchecked(count: int, why: str) -> list[str]:

@@ -39,12 +39,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
         found = (vmap if mapping else open_batch)(model, args.options, hooks)
     opened, report = found.opened, found.report
     out.show(heading(shown_model(args.model)), *_lines(opened, out.verbose))
-    out.json({
-        "model": args.model,
-        "output": args.output,
-        **_rows_of(opened),
-        "proof": None if report is None else report.to_dict(),
-    })  # fmt: skip
+    out.json(
+        {
+            "model": args.model,
+            "output": args.output,
+            **_rows_of(opened),
+            "proof": None if report is None else report.to_dict(),
+        }
+    )
     return _proved(args, out, report)
 
 
@@ -79,17 +81,19 @@ def _sized(args: argparse.Namespace, out: Output, found: SizedModel) -> int:
         *(cell(f"note: {text}", "dim") for text in found.notes),
     ]
     out.show(heading(shown_model(args.model)), *shown)
-    out.json({
-        "model": args.model,
-        "output": args.output,
-        "sizes": dict(opened.sizes),
-        "multiples_of": dict(opened.steps),
-        "at_most": dict(opened.most),
-        "numbers": list(opened.numbers),
-        **({} if found.rows is None else {"batch": _rows_of(found.rows)}),
-        "notes": list(found.notes),
-        "proof": None if found.report is None else found.report.to_dict(),
-    })  # fmt: skip
+    out.json(
+        {
+            "model": args.model,
+            "output": args.output,
+            "sizes": dict(opened.sizes),
+            "multiples_of": dict(opened.steps),
+            "at_most": dict(opened.most),
+            "numbers": list(opened.numbers),
+            **({} if found.rows is None else {"batch": _rows_of(found.rows)}),
+            "notes": list(found.notes),
+            "proof": None if found.report is None else found.report.to_dict(),
+        }
+    )
     return _proved(args, out, found.report)
 
 

@@ -195,9 +195,13 @@ def _is_small(following: Sequence[Binding], like_: Var) -> bool:
 
 
 def _at_once(
-    block: BindingBlock, following: Sequence[Binding], mapping: dict[Var, Var | None], unit: Var,
-    like_: Var, results: Mapping[Var, Var],
-) -> tuple[Var, ...] | None:  # fmt: skip
+    block: BindingBlock,
+    following: Sequence[Binding],
+    mapping: dict[Var, Var | None],
+    unit: Var,
+    like_: Var,
+    results: Mapping[Var, Var],
+) -> tuple[Var, ...] | None:
     """Returns all products, stacked along a first axis, by the batching rules of operators; None if
     an operator has no rule.
     """

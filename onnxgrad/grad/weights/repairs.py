@@ -136,8 +136,10 @@ def untie(
     if doubtful:
         notes.append(_doubtful_note(doubtful))
     if auto and found.missing:
-        back = [_untied(program, m.name, None, [(b, 2) for b in m.layers], m.size)
-                for m in found.missing]  # fmt: skip
+        back = [
+            _untied(program, m.name, None, [(b, 2) for b in m.layers], m.size)
+            for m in found.missing
+        ]
         untied += back
         notes.append(_missing_note([u.name for u in back]))
     apply_untied(program, untied)
@@ -173,8 +175,10 @@ def apply_untied(program: Program, untied: Iterable[Untied]) -> None:
         places = [(results[name], slot) for name, slot in u.places if name in results]
         if len(places) < len(u.places):
             absent = next(name for name, _ in u.places if name not in results)
-            raise InputError(f"the model has no '{absent}', which reads the weight '{u.name}': was "
-                             "the step made from another file?")  # fmt: skip
+            raise InputError(
+                f"the model has no '{absent}', which reads the weight '{u.name}': was "
+                "the step made from another file?"
+            )
         tensor = _first_value(program, u, places)
         tensor.name = program.names.fresh(u.name)
         v = program.main.add_initializer(tensor)
@@ -227,8 +231,11 @@ def tie(
     if not copies and not named:
         return wrt, (), []
     trained = _trained(program, wrt, stop)
-    tied = {c.copy.name: Tied(c.weight.name, c.copy.name, c.transposed) for c in copies
-            if c.weight.name in trained and c.copy.name in trained}  # fmt: skip
+    tied = {
+        c.copy.name: Tied(c.weight.name, c.copy.name, c.transposed)
+        for c in copies
+        if c.weight.name in trained and c.copy.name in trained
+    }
     notes = _tied_notes(tied.values())
     for pair in named:
         t = _pair(pair, weights, trained)

@@ -192,8 +192,9 @@ def _predict(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> Non
         frozen = options.inputs_at and not is_folder(model)
         how = {
             "data": _data(model, given, options) if frozen else given,
-            "batch_size": options.batch_size, "scale": None if frozen else options.scale,
-        }  # fmt: skip
+            "batch_size": options.batch_size,
+            "scale": None if frozen else options.scale,
+        }
         outputs = trainer.predicted(PredictOptions.from_settings(how))
         with ArraysFile(Path(path)) as file:
             for name, array in outputs.items():

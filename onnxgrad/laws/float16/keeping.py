@@ -134,7 +134,7 @@ _CHOOSE = frozenset({"TopK", "NonMaxSuppression", "ArgMax", "ArgMin"})
 # operators that compute scores: the bindings between them and the choice stay in float32
 _PRODUCTS = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN", "Attention"}
-)  # fmt: skip
+)
 
 
 def heads(program: Program) -> dict[str, str]:

@@ -179,9 +179,13 @@ def dynamic_quantize(call: QuantizedCall, x: Var) -> list[Any]:
 
 @law("DynamicQuantizeMatMul")
 def dynamic_quantize_matmul(
-    call: QuantizedCall, x: Var, b: Var, b_scale: Var, b_zero: Var | None = None,
+    call: QuantizedCall,
+    x: Var,
+    b: Var,
+    b_scale: Var,
+    b_zero: Var | None = None,
     bias: Var | None = None,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     """y = (q - z) @ (b - b_zero) * s b_scale + bias, where q, s, z = DynamicQuantizeLinear(x)"""
     a = dynamically(call, x)
     return matmul_integer_to_float(call, a.value, b, a.scale, b_scale, a.zero, b_zero, bias)
@@ -292,9 +296,13 @@ def qlinear_concat(call: QuantizedCall, y_scale: Var, y_zero: Var | None) -> lis
 
 _EMBEDDED = ("word", "position", "segment", "gamma", "beta")
 _EMBEDS = (
-    "ids", "segment_ids", *_EMBEDDED, "mask", *(f"{n}_scale" for n in _EMBEDDED),
+    "ids",
+    "segment_ids",
+    *_EMBEDDED,
+    "mask",
+    *(f"{n}_scale" for n in _EMBEDDED),
     *(f"{n}_zero" for n in _EMBEDDED),
-)  # fmt: skip
+)
 
 
 def _embed_layer_normalization(
@@ -318,9 +326,12 @@ def _fused(
 
 
 keep(
-    "QEmbedLayerNormalization", CONTRIB, _embed_layer_normalization, [(n,) for n in _EMBEDS],
+    "QEmbedLayerNormalization",
+    CONTRIB,
+    _embed_layer_normalization,
+    [(n,) for n in _EMBEDS],
     ("segment_ids", "segment", "segment_scale", "mask"),
-)  # fmt: skip
+)
 
 
 @law("QAttention")
@@ -333,9 +344,12 @@ def qattention(
     decline_if(call.attr("past_present_share_buffer", 0), "past and present share their memory")
     decline_if(not same_size(w_scale, w_zero), "a zero point for each column, but one scale")
     operands = [
-        call.form.dequantize(x, x_scale, x_zero), call.form.dequantize(w, w_scale, w_zero, -1),
-        bias, mask, past,
-    ]  # fmt: skip
+        call.form.dequantize(x, x_scale, x_zero),
+        call.form.dequantize(w, w_scale, w_zero, -1),
+        bias,
+        mask,
+        past,
+    ]
     return _fused(call, "Attention", operands, *_ATTENTION)
 
 

@@ -56,9 +56,13 @@ def negative_log_likelihood(
     labels, wrong = _checked(z, labels, ignore_index)
     wanted = 2 if label_smoothing else 1
     loss, *more = op.SoftmaxCrossEntropyLoss(
-        z, labels, weight, ignore_index=ignore_index, outputs=wanted,
+        z,
+        labels,
+        weight,
+        ignore_index=ignore_index,
+        outputs=wanted,
         reduction=reduction if examples is None else "none",
-    )  # fmt: skip
+    )
     if examples is not None:
         kept = op.Not(op.Equal(labels, ignore_index))
         if more:

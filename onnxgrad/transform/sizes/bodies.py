@@ -88,9 +88,11 @@ class Bodies:
         return {
             axis: e
             for axis, (d, e) in enumerate(zip(given, wished, strict=True))
-            if e is not None and self.at.is_open(e)
-            and not self.at.is_open(d) and self.at.at(d) == self.at.at(e)
-        }  # fmt: skip
+            if e is not None
+            and self.at.is_open(e)
+            and not self.at.is_open(d)
+            and self.at.at(d) == self.at.at(e)
+        }
 
     # ---- Loop and Scan -------------------------------------------------------------------------
 

@@ -116,9 +116,12 @@ def _range(size: Size, at: RunTimeSizes, start: int = 0) -> Var:
 
 
 def _positions(
-    affine: tuple[int, Mapping[int, int]], rank: int, rest: Mapping[int, Size], dtype: int,
+    affine: tuple[int, Mapping[int, int]],
+    rank: int,
+    rest: Mapping[int, Size],
+    dtype: int,
     at: RunTimeSizes,
-) -> Var:  # fmt: skip
+) -> Var:
     start, steps = affine
     made: Var | None = None
     for axis, step in sorted(steps.items(), key=lambda pair: -pair[1]):
@@ -150,9 +153,12 @@ def _triangle(array: Array, rest: Mapping[int, Size]) -> tuple[Array, Array, int
 
 
 def _masked(
-    array: Array, triangle: tuple[Array, Array, int], rest: Mapping[int, Size], dtype: int,
+    array: Array,
+    triangle: tuple[Array, Array, int],
+    rest: Mapping[int, Size],
+    dtype: int,
     at: RunTimeSizes,
-) -> Var:  # fmt: skip
+) -> Var:
     low, high, offset = triangle
     (row, size), (column, _) = sorted(rest.items())
     positions = _range(size, at)

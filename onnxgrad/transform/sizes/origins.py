@@ -41,9 +41,12 @@ class Origins:
     """Makes axes of operands open by changing the nodes and constants that compute them."""
 
     def __init__(
-        self, at: Expressions, run_time: RunTimeSizes,
-        numbers: dict[str, None], most: dict[tuple[Size, int, str], None],
-    ) -> None:  # fmt: skip
+        self,
+        at: Expressions,
+        run_time: RunTimeSizes,
+        numbers: dict[str, None],
+        most: dict[tuple[Size, int, str], None],
+    ) -> None:
         self.at, self.run_time, self.numbers, self.most = at, run_time, numbers, most
         self._made: dict[object, Var] = {}
         self.done: set[object] = set()  # values that this turn has changed

@@ -128,9 +128,13 @@ def _placed(node: Node, given: Shape, wanted: Sequence[int]) -> Shape:
         inside = [
             i
             for i, p in enumerate(parts)
-            if node.at.is_open(p) and behind <= inner[i] and inner[i] * numbers[i] <= top
-            and numbers[i] > 1 and inner[i] % behind == 0 and top % (inner[i] * numbers[i]) == 0
-        ]  # fmt: skip
+            if node.at.is_open(p)
+            and behind <= inner[i]
+            and inner[i] * numbers[i] <= top
+            and numbers[i] > 1
+            and inner[i] % behind == 0
+            and top % (inner[i] * numbers[i]) == 0
+        ]
         used.update(inside)
         taken = int(np.prod([numbers[i] for i in inside], dtype=np.int64))
         found.append(_size(node, size, [parts[i] for i in inside], size // taken))
@@ -149,9 +153,13 @@ def _size(node: Node, size: int, opened: Sequence[Size], rest: int) -> Size:
 
 
 def _slot(
-    node: Node, i: int, parts: Sequence[Size], inner: Sequence[int], wanted: Sequence[int],
+    node: Node,
+    i: int,
+    parts: Sequence[Size],
+    inner: Sequence[int],
+    wanted: Sequence[int],
     found: list[Size],
-) -> bool:  # fmt: skip
+) -> bool:
     """Puts a size that is 1 in the file at an axis of size 1 with the same place in memory, in the
     order of such axes from the end. Returns whether there is one.
     """

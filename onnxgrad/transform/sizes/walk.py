@@ -71,9 +71,11 @@ class Followed:
 
 
 def follow_sizes(
-    program: Program, values: Mapping[str, int], follow: Collection[str] = (),
+    program: Program,
+    values: Mapping[str, int],
+    follow: Collection[str] = (),
     readings: Readings | None = None,
-) -> Followed:  # fmt: skip
+) -> Followed:
     """Follows the open sizes of the inputs through the main graph, and changes the graph so that it
     computes the numbers that were fixed sizes.
 

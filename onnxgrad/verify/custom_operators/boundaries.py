@@ -175,8 +175,9 @@ class _Side:
         self.custom = self._different(node for node in self.nodes if self._runs_one([node]))
         self.constants = {t.name: t for t in graph.initializer}
         self.names = {name for n in every_node(graph.node) for name in n.output} | {
-            *self.constants, *(v.name for v in graph.input)
-        }  # fmt: skip
+            *self.constants,
+            *(v.name for v in graph.input),
+        }
         self.open = {v.name for v in required_inputs(graph)}
 
     def _different(self, nodes: Iterable[NodeProto]) -> list[NodeProto]:
@@ -310,8 +311,10 @@ def _pairs(a: _Side, b: _Side) -> tuple[list[tuple[NodeProto, NodeProto | None]]
                 found[id(nodes[0])] = others[0]
                 del left[id(others[0])]
     in_order = len(found)
-    ours, theirs = (_by(nodes, side, name) for nodes, side in (
-        ([n for n in a.custom if id(n) not in found], a), ([*left.values()], b)))  # fmt: skip
+    ours, theirs = (
+        _by(nodes, side, name)
+        for nodes, side in (([n for n in a.custom if id(n) not in found], a), ([*left.values()], b))
+    )
     for key, nodes in ours.items():
         if len(nodes) == len(theirs.get(key, [])):
             for ours_, other in zip(nodes, theirs[key], strict=True):
@@ -328,8 +331,10 @@ def _pairs(a: _Side, b: _Side) -> tuple[list[tuple[NodeProto, NodeProto | None]]
 
 
 _NAMES: tuple[Callable[[NodeProto], object], ...] = (
-    lambda n: tuple(n.output), lambda n: n.name, lambda n: "the only one",
-)  # fmt: skip
+    lambda n: tuple(n.output),
+    lambda n: n.name,
+    lambda n: "the only one",
+)
 
 
 def _by(

@@ -127,8 +127,10 @@ def _accepted(model: ModelProto, name: str) -> Iterator[Collection[str]]:
     readers of results that must have the same type, and constants among the operands that must have
     it too.
     """
-    weights = {t.name: TypeProto(tensor_type=TypeProto.Tensor(elem_type=t.data_type))
-               for t in model.graph.initializer}  # fmt: skip
+    weights = {
+        t.name: TypeProto(tensor_type=TypeProto.Tensor(elem_type=t.data_type))
+        for t in model.graph.initializer
+    }
     versions, alike = domains.versions(model.opset_import), [name]
     for value in alike:  # the list grows in the loop
         for node in model.graph.node:

@@ -28,8 +28,12 @@ _OPERATORS: Final = {
 }
 # the functions in formulas of exporters and of `ir.sizes`
 _FUNCTIONS: Final[dict[str, Callable[..., int]]] = {
-    "max": max, "Max": max, "min": min, "Min": min, "floor": int,
-}  # fmt: skip
+    "max": max,
+    "Max": max,
+    "min": min,
+    "Min": min,
+    "floor": int,
+}
 # names that are not identifiers: quoted, or with a dot, such as x.0 for axis 0 of x
 _SPELT = re.compile(r"'([^']+)'|[^\W\d]\w*(?:[.:][\w.:]*)")
 _MADE = "name_in_hex_"

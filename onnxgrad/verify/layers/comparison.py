@@ -79,9 +79,13 @@ class Marked:
     ) -> list[Value]:
         """Returns its outputs in order. Raises RunFailed."""
         session = open_session(
-            proto.SerializeToString(), provider=self.settings.provider, optimize=optimize,
-            threads=threads or self.settings.threads, session_options=self._options, may_idle=True,
-        )  # fmt: skip
+            proto.SerializeToString(),
+            provider=self.settings.provider,
+            optimize=optimize,
+            threads=threads or self.settings.threads,
+            session_options=self._options,
+            may_idle=True,
+        )
         results = session.run(feeds)
         return [results[v.name] for v in proto.graph.output]
 
@@ -178,9 +182,13 @@ class Comparison:
         """Returns the layers of a batch, and the bytes of its values. Raises RunFailed."""
         known = self.stored is not None
         ours, theirs = [p.name for p in batch], [p.other for p in batch]
-        mixed = [] if known else [
-            p for p in batch if self.first.quantised(p.name) != self.second.quantised(p.other)
-        ]  # fmt: skip
+        mixed = (
+            []
+            if known
+            else [
+                p for p in batch if self.first.quantised(p.name) != self.second.quantised(p.other)
+            ]
+        )
         floats = [p.other for p in mixed if self.second.quantised(p.other)]
         if self.stored is not None:
             given = {p.other: np.asarray(self.stored[p.name]) for p in batch}

@@ -52,10 +52,14 @@ def at_other_sizes(
     leg = Leg(_STAGE, bool(cases), _SHAPES if cases else "no run", len(cases), worst)
     differences = report.differences if worst is None else (*report.differences, worst)
     return replace(
-        report, ok=report.ok and worst is None and not unproved, differences=differences,
-        legs={**report.legs, _STAGE: leg}, notes=tuple(notes), unproved=tuple(unproved),
+        report,
+        ok=report.ok and worst is None and not unproved,
+        differences=differences,
+        legs={**report.legs, _STAGE: leg},
+        notes=tuple(notes),
+        unproved=tuple(unproved),
         cases=(*report.cases, *cases),
-    )  # fmt: skip
+    )
 
 
 def _shapes(

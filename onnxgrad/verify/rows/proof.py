@@ -291,14 +291,16 @@ class RowProof:
                 *(
                     where.take(
                         where.stacked([getattr(t.ranges[name], end) for t in trials], batch.dims),
-                        range(size), len(trials) * self.rows.count, batch.dims,
+                        range(size),
+                        len(trials) * self.rows.count,
+                        batch.dims,
                     )
                     for end in ("low", "high")
                 )
             )
             for name, where in self.rows.outputs.items()
             if all(name in t.ranges for t in trials)
-        }  # fmt: skip
+        }
         feeds = self.rows.some(self.rows.feeds([t.feeds for t in trials]), range(size))
         exact = [t.exact for t in trials if t.exact is not None]
         return Trial(

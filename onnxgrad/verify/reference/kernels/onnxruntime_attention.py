@@ -186,9 +186,13 @@ def group_query_attention(call: Call, *operands: Array | None) -> tuple[Array, .
             kept[b, :, done : done + queries] = new[b]
         for head, row in np.ndindex(n, queries):
             y[b, head, row], seen[b, head, row] = _row(
-                call, at, q[b, head, row], keys[b, head * m // n], values[b, head * m // n],
+                call,
+                at,
+                q[b, head, row],
+                keys[b, head * m // n],
+                values[b, head * m // n],
                 (b, head, row, done, last, total),
-            )  # fmt: skip
+            )
     return y.swapaxes(1, 2).reshape(batch, queries, -1), keys, values, seen
 
 
