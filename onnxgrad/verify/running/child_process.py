@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import select
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from onnxgrad.startup import IDLE_THREADS_SLEEP
 from onnxgrad.verify.running.wire import receive, send
 from onnxgrad.wording import option
 
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_WARNING = re.compile(r"\[[VIW]:onnxruntime:")  # a line of onnxruntime's log below an error
 _SOON = 0.05  # seconds within which most answers arrive
 
 
@@ -153,8 +156,7 @@ class Child:
         except (EOFError, BrokenPipeError) as error:
             code = self.process.wait()
             self.log.seek(0)
-            lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
-            printed = lines[-1][:300] if lines else ""
+            printed = last_words(self.log.read().decode("utf-8", "replace"))
             self.kill()
             if watch.lost == "timeout" and left <= timeout:
                 raise limits.out_of_time() from error
@@ -235,6 +237,15 @@ def _answer(called: Callable[..., Any], call: list[Any]) -> tuple[str, Any]:
         return "ok", called(*call)
     except Exception as error:  # noqa: BLE001  # any exception means that the node has no result
         return "failed", (type(error).__name__, " ".join(str(error).split())[:300])
+
+
+def last_words(log: str) -> str:
+    """Returns the last line of a log, without colours. onnxruntime's warnings do not count, because
+    no process dies of them, and they may be of an earlier run.
+    """
+    lines = _COLOUR.sub("", log).splitlines()
+    told = [line.strip() for line in lines if line.strip() and not _WARNING.search(line)]
+    return told[-1][:300] if told else ""
 
 
 def _obituary(lost: str, code: int, timeout: float, printed: str) -> str:

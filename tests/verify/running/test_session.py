@@ -20,7 +20,7 @@ import pytest
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.verify.proof_model import _openable
-from onnxgrad.verify.running.child_process import Child, RunFailed, held, pooled
+from onnxgrad.verify.running.child_process import Child, RunFailed, held, last_words, pooled
 from onnxgrad.verify.running.installed import runtime_limits
 from onnxgrad.verify.running.session import _preload, open_session, run, run_many, versions
 from tests.helpers import ROOT, parse
@@ -510,3 +510,16 @@ def test_a_limit_that_preparing_a_device_reaches_is_no_fault_of_its_libraries(
     with pytest.raises(RunFailed if limit else InputError, match="no answer") as error:
         _preload(Child.__new__(Child))
     assert limit or "the libraries of the provider cannot be loaded" in str(error.value)
+
+
+def test_a_process_does_not_die_of_a_warning():
+    warning = (
+        "\x1b[0;93m2026-11-23 22:30:19.122 [W:onnxruntime:Default, roialign.h:139] wrong\x1b[m"
+    )
+    assert last_words(f"{warning}\n") == ""
+    assert (
+        last_words(f"terminate called: bad_alloc\n{warning}\n\n") == "terminate called: bad_alloc"
+    )
+    assert last_words("\x1b[1;31m2026-11-23 [E:onnxruntime:, x.cc:3] no\x1b[m") == (
+        "2026-11-23 [E:onnxruntime:, x.cc:3] no"
+    )
