@@ -5,7 +5,7 @@ batch 1 and 8, through both of PyTorch's exporters.
 needs torch, transformers, diffusers and onnxscript): through TorchScript at opset 17 with open
 sizes, and by the newer exporter, as it does by default, with fixed sizes. `python
 scripts/bench_real_sizes.py [NAME ...] [--tune SECONDS] [--write]` measures them and needs none of
-these.
+these. `--packaged` measures the models of `fetch_models.py` instead, as they ship.
 
 Times are CPU time relative to the export's, one thread, all files in turns, at onnxruntime's
 default level on both sides. `again` is a copy of the export, whose ratio shows the noise. Results
@@ -21,7 +21,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from scripts.bench_exports import (  # noqa: E402  # the script runs from a checkout
     AGAIN,
     SLOWER,
+    at_level,
     cases,
     counted,
     is_slower,
     ratios,
     worst_difference,
 )
-from scripts.fetch_models import cache_folder  # noqa: E402
+from scripts.fetch_models import SOURCES, cache_folder  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 
 # hidden size and heads of each network of exporting/open_sizes.py
@@ -49,6 +50,14 @@ WIDTHS = {
     "llama": (1024, 16), "qwen3": (768, 12), "clip": (512, 8), "t5": (512, 8),
 }  # fmt: skip
 LENGTHS = ((1, 128), (8, 128), (1, 512))
+# sizes at which the packaged models are used, by symbol or by input
+_SPEECH = {"batch": 1, "sequence": 576}
+PACKAGED: dict[str, dict[str, Any]] = {
+    "silero_16k": _SPEECH, "silero_ifless": _SPEECH, "mtcnn_pnet": {"N": 1, "M1": 240, "M2": 320},
+    "mtcnn_rnet": {"N": 32}, "mtcnn_onet": {"N": 16}, "rapidocr_rec": {"x": (1, 3, 48, 320)},
+    "rapidocr_cls": {"x": (6, 3, 48, 192)}, "caustic": {"num_atoms": 1200, "num_edges": 12000,
+    "num_residues": 150},
+}  # fmt: skip
 WORST = 1e-4
 
 
@@ -94,15 +103,35 @@ def files_of(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
         yield "dynamo", folder / f"{name}-dynamo-{size}.onnx", {size: case}
 
 
-def made(path: Path, folder: Path, tune: float) -> dict[str, Path]:
+def packaged(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """Yields "package", the file and the feeds of a packaged model, with its own results."""
+    from onnxgrad.verify import feeds_for
+
+    path, sizes = cache_folder("models") / f"{name}.onnx", PACKAGED.get(name, {})
+    rng = np.random.default_rng(0)
+    given = {k: rng.random(v, np.float32) for k, v in sizes.items() if isinstance(v, tuple)}
+    dims = None if given else sizes
+    feeds = feeds_for(onnx.load(path), seed=0, dims=dims, given=given or None)
+    out = at_level(path, "DISABLE_ALL").run(None, feeds)
+    size = "x".join(str(v) for v in max((np.shape(v) for v in feeds.values()), key=len))
+    yield "package", path, {size: {"in": feeds, "out": dict(enumerate(out))}}
+
+
+def ways_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Returns the options of `optimize` for each column."""
+    ways: dict[str, dict[str, Any]] = {"optimize": {}} if args.packaged else {}
+    ways["opset 23"] = {"target_opset": 23}
+    if args.tune:
+        ways["tuned"] = {"target_opset": 23, "tune": True, "tune_time": args.tune}
+    return ways
+
+
+def made(path: Path, folder: Path, ways: Mapping[str, dict[str, Any]]) -> dict[str, Path]:
     """Returns the files to compare, by label."""
     import onnxgrad
 
     found = {"export": path, AGAIN: folder / f"{AGAIN}.onnx"}
     found[AGAIN].write_bytes(path.read_bytes())
-    ways: dict[str, dict[str, Any]] = {"opset 23": {"target_opset": 23}}
-    if tune:
-        ways["tuned"] = {"target_opset": 23, "tune": True, "tune_time": tune}
     for label, options in ways.items():
         found[label] = folder / f"{label}.onnx"
         onnx.save(onnxgrad.optimize(path, verify=False, **options), found[label])
@@ -111,14 +140,16 @@ def made(path: Path, folder: Path, tune: float) -> dict[str, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=[*WIDTHS], metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--export", action="store_true", help="write the networks with PyTorch")
+    parser.add_argument("--packaged", action="store_true", help="measure packaged models")
     parser.add_argument("--tune", type=float, default=0, help="seconds for each file; 0: not tuned")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.6, help="for each file and repeat")
-    parser.add_argument("--write", action="store_true", help="write results/real_sizes.md")
+    parser.add_argument("--write", action="store_true", help="write the record")
     args = parser.parse_args()
+    args.names = args.names or [*(SOURCES if args.packaged else WIDTHS)]
     logging.disable(logging.WARNING)
     if args.export:
         os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
@@ -129,7 +160,8 @@ def main() -> None:
 
 def measure(args: argparse.Namespace) -> None:
     """Prints the table, and records it."""
-    labels = ["opset 23", *(["tuned"] if args.tune else []), AGAIN]
+    ways = ways_of(args)
+    labels = [*ways, AGAIN]
     lines = [
         f"| network | hidden | exporter | size | nodes | export, ms | {' | '.join(labels)} | "
         "worst difference |",
@@ -139,12 +171,12 @@ def measure(args: argparse.Namespace) -> None:
     every: dict[str, list[float]] = {label: [] for label in labels}
     slower: list[str] = []
     for name in args.names:
-        for exporter, path, case in files_of(name):
+        for exporter, path, case in (packaged if args.packaged else files_of)(name):
             ((size, only),) = case.items()
             with tempfile.TemporaryDirectory() as folder:
-                files = made(path, Path(folder), args.tune)
+                files = made(path, Path(folder), ways)
                 off = worst_difference(files, case)
-                assert only["out"], f"{path.name}: no results of PyTorch to compare with"
+                assert only["out"], f"{path.name}: no results to compare with"
                 milliseconds, found = ratios(files, only["in"], args)
                 nodes = " to ".join(str(counted(files[k])[0]) for k in ("export", "opset 23"))
             if max(off.values()) > WORST:
@@ -155,14 +187,16 @@ def measure(args: argparse.Namespace) -> None:
                     slower.append(f"{name} by {exporter} at {size} ({label})")
             cells = " | ".join(f"{statistics.median(found[label]):.3f}" for label in labels)
             lines.append(
-                f"| {name} | {WIDTHS[name][0]} | {exporter} | {size} | {nodes} | "
+                f"| {name} | {WIDTHS.get(name, ('',))[0]} | {exporter} | {size} | {nodes} | "
                 f"{milliseconds:.1f} | {cells} | {max(off.values()):.1e} |"
             )
             print(lines[-1], flush=True)
     means = " | ".join(f"{statistics.geometric_mean(every[label]):.3f}" for label in labels)
     lines.append(f"| geometric mean | | | | | | {means} | |")
+    kind = "Packaged models" if args.packaged else "Exports of two layers"
+    size = "of the largest input" if args.packaged else "batch x length"
     text = [
-        "Exports of two layers (`scripts/bench_real_sizes.py`); size: batch x length. "
+        f"{kind} (`scripts/bench_real_sizes.py`); size: {size}. "
         f"CPU time over the export's, one thread, in turns, median of {args.repeats} repeats.",
         "", *lines, "",
         f"Slower than the export by more than {SLOWER - 1:.0%} in most repeats: "
@@ -171,7 +205,7 @@ def measure(args: argparse.Namespace) -> None:
     ]  # fmt: skip
     print("\n".join(text[-4:]))
     if args.write:
-        print(write_record("real_sizes", text))
+        print(write_record("packaged" if args.packaged else "real_sizes", text))
 
 
 if __name__ == "__main__":
