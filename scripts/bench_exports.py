@@ -125,8 +125,13 @@ def worst_difference(
         for label, results in found.items():
             for y, z in zip(expected, results, strict=True):
                 assert y.shape == z.shape, (label, y.shape, z.shape)
-                difference = np.abs(y - z)[_compared(label, case["in"], y)].max() / np.abs(y).max()
-                worst[label] = max(worst[label], float(difference))
+                y, z = y[_compared(label, case["in"], y)], z[_compared(label, case["in"], y)]
+                finite = np.isfinite(y)
+                assert finite.any(), f"{label}: no result is a finite number"
+                assert (finite == np.isfinite(z)).all(), f"{label}: NaN or Inf in other places"
+                y, z, largest = y[finite], z[finite], np.abs(y[finite]).max()
+                assert largest > 0, f"{label}: a result is 0 throughout"
+                worst[label] = max(worst[label], float(np.abs(y - z).max() / largest))
     return worst
 
 
