@@ -131,6 +131,25 @@ def exports() -> Iterator[str]:
     yield f"by onnxslim in {mean['onnxslim']:.3f}, by onnxsim in {mean['onnxsim']:.3f}"
 
 
+def commands() -> Iterator[str]:
+    text = record("commands.md")
+    found = re.findall(
+        r"`(.+)` over the fastest peer: wall ([\d.]+) \(worst ([\d.]+)\), CPU ([\d.]+)", text
+    )
+    ((_, wall, worst, cpu), (_, bare, bare_worst, _)) = found
+    count = len(column("commands.md", "onnxsim"))
+    yield f"with its proof takes {wall} of the wall time of the fastest of onnxsim"
+    yield f"(geometric mean of {count} models, worst {worst}, two cores), and {cpu} of its CPU time"
+    yield f"`--no-verify` {bare} of the wall time (worst {bare_worst})"
+
+
+def packaged() -> Iterator[str]:
+    kept, newer = (column("packaged.md", name) for name in ("optimize", "opset 23"))
+    mean = kept.pop("geometric mean")
+    assert len(kept) == 10 and sum(r >= 0.98 for r in kept.values()) == 6
+    yield f"as they ship, take {mean} of their time after `optimize` and {newer['geometric mean']} with"
+
+
 def tuned() -> Iterator[str]:
     mean, _ = geometric_means(json.loads(record("latency_tuned.json"))["rows"])
     yield f"take {mean['onnxgrad tuned']:.3f} at the opset that they have"
@@ -201,6 +220,8 @@ def building() -> Iterator[str]:
         tuned,
         composites,
         exports,
+        commands,
+        packaged,
         optimising_time,
         gradient_time,
         curves,
