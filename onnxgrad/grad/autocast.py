@@ -69,7 +69,7 @@ def _is_product(b: Binding) -> bool:
 
 
 def widened(program: Program) -> Program:
-    """Returns a program in which operators on bfloat16 and float16 compute in float32 and rounds
+    """Returns a program in which operators on bfloat16 and float16 compute in float32 and round
     their results. The same program if there are none.
     """
     if not any(_is_narrow(v) for block in program.blocks() for v in block.vars()):

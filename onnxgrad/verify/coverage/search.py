@@ -37,7 +37,7 @@ MOST_ROWS = 64  # rows of a table that runs have to read, if more differ
 
 def differing_rows(a: ProofModel, b: ProofModel) -> dict[str, list[int]]:
     """Returns, by table, the rows that differ between initializers of the same name, shape and
-    types in which nodes of `a` look up rows. Raises InputError if data is damaged or missing.
+    type in which nodes of `a` look up rows. Raises InputError if data is damaged or missing.
     """
     theirs = {t.name: t for t in _initializers(b.proto)}
     found = {}

@@ -115,7 +115,7 @@ def around(original: ProofModel, candidate: ProofModel, unknown: Collection[Oper
 
 
 def _opened(sides: list[_Side]) -> list[_Side]:
-    """Returns both models with the bodies opened that differ and runs such an operator."""
+    """Returns both models with the bodies opened that differ and run such an operator."""
     while True:
         held = [{s.title(n): n for n in s.custom if s.bodies(n) is not None} for s in sides]
         nodes = [_apart(sides[0], held[0], sides[1], held[1])]
