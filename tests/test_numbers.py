@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterator
@@ -150,6 +151,21 @@ def packaged() -> Iterator[str]:
     yield f"as they ship, take {mean} of their time after `optimize` and {newer['geometric mean']} with"
 
 
+def real_sizes() -> Iterator[str]:
+    rows = [
+        [c.strip() for c in line.split("|")]
+        for line in record("real_sizes.md").splitlines()
+        if re.match(r"\| \w+ \| \d+ \|", line)
+    ]
+    ratios = {"": [float(r[7]) for r in rows]}
+    for by in ("dynamo", "script"):
+        ratios[by] = [float(r[7]) for r in rows if r[3] == by]
+    mean = {by: f"{statistics.geometric_mean(found):.3f}" for by, found in ratios.items()}
+    yield f"take {mean['']} of the export's time with `--target-opset 23`"
+    yield f"(geometric mean of {len(rows)}, none above {math.ceil(max(ratios['']) * 100) / 100})"
+    yield f"{mean['dynamo']} through PyTorch's newer exporter, {mean['script']} through TorchScript"
+
+
 def tuned() -> Iterator[str]:
     mean, _ = geometric_means(json.loads(record("latency_tuned.json"))["rows"])
     yield f"take {mean['onnxgrad tuned']:.3f} at the opset that they have"
@@ -221,6 +237,7 @@ def building() -> Iterator[str]:
         composites,
         exports,
         commands,
+        real_sizes,
         packaged,
         optimising_time,
         gradient_time,
