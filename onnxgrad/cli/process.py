@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from onnxgrad.errors import RuleWarning, RunWarning
+from onnxgrad.startup import IS_PROGRAM
 from onnxgrad.wording import printable
 
 # signals with which a user or the system ends a program
@@ -75,9 +76,9 @@ _before: dict[int, Any] = {}
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
     """Restores the signal handlers from before `stoppable` inside this context, because an
-    exception in the middle of an import leaves C libraries half initialised. Also switch the
-    garbage collector off: imports leave no garbage, and it takes a tenth of their time. It never
-    looks at the imported objects again.
+    exception in the middle of an import leaves C libraries half initialised. Also switches the
+    garbage collector off: imports leave no garbage, and it takes a tenth of their time. If the
+    process is ours, it never looks at the imported objects again.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -87,7 +88,8 @@ def importing() -> Iterator[None]:
     finally:
         for n, handler in handlers.items():
             signal.signal(n, handler)
-        gc.freeze()
+        if IS_PROGRAM:  # in another program its owner may ask what refers to an object
+            gc.freeze()
         if collects:
             gc.enable()
 

@@ -168,10 +168,12 @@ def test_warnings_of_libraries_are_no_messages_of_ours(
 
 
 def test_handlers_are_as_they_were(run: Run, branches: Path) -> None:
+    frozen = gc.get_freeze_count()
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     assert run("inspect", branches).code == 0
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
     assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen  # the collector still sees the objects of other programs
 
 
 def test_the_program_ends_at_once_and_as_python_would() -> None:
