@@ -67,7 +67,7 @@ class _Hidden:
         self._views: dict[tuple[Var, Var], Var] = {}
 
     def add(self, b: Binding, fixed: Collection[Var]) -> None:
-        """Hide the size of the results if the binding is a barrier, or depends on one. Constants,
+        """Hides the size of the results if the binding is a barrier, or depends on one. Constants,
         and values in `fixed`, stay.
         """
         condition = b.inputs[0] if is_barrier(b) else None
