@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ValueInfoProto, helper
 
 from onnxgrad.batching.followed import Batched, join
-from onnxgrad.batching.layout import OWN, Layout, Refused
+from onnxgrad.batching.layout import OLDEST_SCAN, OWN, Layout, Refused
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.batching.site import Site, site_of, with_rows
 from onnxgrad.errors import InputError
@@ -27,7 +27,6 @@ from onnxgrad.laws.open_if import take_branch
 
 Visit = Callable[[Binding, Batched], None]
 
-_OLDEST = 9  # opset whose Scan has no batch axis of its own
 # no operand makes these fail, and they compute the same wherever they stand
 _SAFE = frozenset({
     *ELEMENTWISE, *BROADCASTING, *REDUCTIONS, "Concat", "Constant", "ConstantOfShape", "Conv",
@@ -49,7 +48,7 @@ def follow_blocks(site: Site, done: Batched, visit: Visit) -> bool:
             _follow_branches(site, done, visit)
             return True
         return done.mapped and _select(site, done, visit)
-    if b.op in ("Loop", "Scan") and done.mapped and b.block.opsets.get("", 0) >= _OLDEST:
+    if b.op in ("Loop", "Scan") and done.mapped and b.block.opsets.get("", 0) >= OLDEST_SCAN:
         try:
             _follow_body(site, done, visit)
         except Refused:

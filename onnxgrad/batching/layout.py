@@ -29,6 +29,8 @@ class Layout:
 # dtypes of less than a byte, and of scales, which onnxruntime does not reshape
 NARROW = frozenset(range(TensorProto.UINT4, TensorProto.UINT4 + 6))
 
+OLDEST_SCAN = 9  # opset whose Scan has no batch axis of its own
+
 FRONT = Layout(0)
 OWN = Layout(0, own=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from onnx import ValueInfoProto
 
 from onnxgrad.batching.followed import Batched
-from onnxgrad.batching.layout import OWN, Dependent, Layout, Refused
+from onnxgrad.batching.layout import OLDEST_SCAN, OWN, Dependent, Layout, Refused
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.batching.site import Site
 from onnxgrad.errors import InternalError
@@ -18,8 +18,6 @@ from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
-
-OLDEST = 9  # opset whose Scan has no batch axis of its own
 
 
 def by_rows(at: Site) -> None:
@@ -81,8 +79,8 @@ def _check(block: BindingBlock, results: Sequence[Var], *, vague: bool) -> None:
     """Raises Refused unless a Scan can return these values; `vague`: also if sizes are not
     known.
     """
-    if block.opsets.get("", 0) < OLDEST:
-        raise Refused(f"a Scan needs opset {OLDEST}")
+    if block.opsets.get("", 0) < OLDEST_SCAN:
+        raise Refused(f"a Scan needs opset {OLDEST_SCAN}")
     for v in results:
         unknown = v.shape is None or (None in v.shape and not vague)
         if not isinstance(v.type, TensorType) or unknown:

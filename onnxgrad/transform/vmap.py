@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 
 from onnxgrad.batching.followed import Batched
-from onnxgrad.batching.layout import Layout, Refused
-from onnxgrad.batching.scan import OLDEST, model_by_rows
+from onnxgrad.batching.layout import OLDEST_SCAN, Layout, Refused
+from onnxgrad.batching.scan import model_by_rows
 from onnxgrad.batching.site import site_of
 from onnxgrad.batching.walk import follow_rows
 from onnxgrad.errors import InputError
@@ -106,7 +106,7 @@ def followed(program: Program, rows: Mapping[str, Layout]) -> tuple[Program, Bat
         except InputError as error:
             why = why or error
             program = program_of(copy_of(spare), folder, digests=digests)
-    if program.opset < OLDEST:
+    if program.opset < OLDEST_SCAN:
         program, _ = raise_opset(program)
         return followed(program, rows)
     inputs = {v: rows[v.name] for v in program.main.inputs if v.name in rows}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxgrad.batching.layout import Refused, Size
+from onnxgrad.batching.layout import OLDEST_SCAN, Refused, Size
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.ops import op
@@ -18,8 +18,6 @@ from onnxgrad.transform.sizes.expressions import Expressions
 from onnxgrad.transform.sizes.node import Node
 from onnxgrad.transform.sizes.origins import Origins, states_of
 from onnxgrad.transform.sizes.targets import is_late
-
-_OLDEST = 9  # opset whose Scan has no batch axis of its own
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Bodies:
             return self._branches(b)
         if b.op == "Loop" and not b.domain:
             return self._loop(node, touched)
-        if b.op == "Scan" and not b.domain and b.version >= _OLDEST:
+        if b.op == "Scan" and not b.domain and b.version >= OLDEST_SCAN:
             return self._scan(b)
         raise Refused(f"its body reads '{touched[0].name}', whose size is open")
 
