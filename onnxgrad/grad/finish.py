@@ -221,9 +221,13 @@ def _before_joining(a: Var) -> Var | None:
 
 
 def drop_constants(block: BindingBlock, kept: Collection[str]) -> None:
-    """Removes the initializers that nothing reads, except those of the model (`kept`)."""
-    for v in [v for v in block.initializers.values() if not v.use_count and v.name not in kept]:
-        block.remove_initializer(v)
+    """Removes the initializers that nothing reads, here and in nested blocks, except those of the
+    model (`kept`).
+    """
+    for inner in blocks_in(block):
+        for v in list(inner.initializers.values()):
+            if not v.use_count and v.name not in kept:
+                inner.remove_initializer(v)
 
 
 @contextmanager

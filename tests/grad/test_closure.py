@@ -55,6 +55,9 @@ SINGLE: dict[str, dict[str, Any]] = {
     "y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [4, 4]> (x, s)": {"x": X[0], "s": S[0]},
     'y = ai.onnx.ml.SVMRegressor <coefficients = [2.0], n_supports = 1, kernel_type = "RBF", '
     "support_vectors = [1.0, 2.0, 3.0, 4.0], kernel_params = [0.5, 0.0, 3.0], rho = [0.5]> (x)": {"x": S[0]},
+    'l, y = ai.onnx.ml.SVMClassifier <classlabels_ints = [0, 1], coefficients = [2.0, -1.0], kernel_type = "RBF", rho = [0.5], '
+    "vectors_per_class = [1, 1], support_vectors = [1.0, 2.0, 3.0, 4.0, 0.0, 1.0, 0.0, 1.0], "
+    "kernel_params = [0.5, 0.0, 3.0]> (x)": {"x": S[0]},
     "y = com.microsoft.Attention <num_heads = 2> (x, v, b)": {"x": X, "v": normal(4, 12), "b": normal(12)},
     "y = com.microsoft.BiasGelu (x, b)": {"x": X, "b": B},
     "y = com.microsoft.EmbedLayerNormalization (i, , t, p, , w, b)": {

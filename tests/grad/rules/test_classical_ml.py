@@ -113,6 +113,45 @@ def test_svm_regressor(kernel: str, count: int) -> None:
         check_op(node, x, domains=ML, symbolic=True, seeds=(0,))
 
 
+# the kernel, the vectors of each class (none: a linear model), whether probabilities are computed
+SVM_CLASSIFIERS = [
+    ("RBF", (2, 1, 2), True, "NONE"), ("LINEAR", (2, 1, 2), False, "SOFTMAX"),
+    ("POLY", (2, 2), False, "NONE"), ("SIGMOID", (1, 2), False, "LOGISTIC"),
+    ("RBF", (1, 2), False, "SOFTMAX"), ("POLY", (2, 1), True, "LOGISTIC"),
+    ("LINEAR", (0, 0, 0), False, "SOFTMAX_ZERO"), ("LINEAR", (0, 0), False, "LOGISTIC"),
+]  # fmt: skip
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize(("kernel", "of_class", "likely", "end"), SVM_CLASSIFIERS)
+def test_svm_classifier(kernel: str, of_class: tuple[int, ...], likely: bool, end: str) -> None:
+    classes, count = len(of_class), sum(of_class)
+    pairs = classes * (classes - 1) // 2
+    attributes = (
+        f'classlabels_ints = {[*range(classes)]}, kernel_type = "{kernel}", post_transform = "{end}", '
+        f"kernel_params = [0.3, 0.5, 2.0], rho = [{numbers(pairs)}]"
+    )
+    if count:
+        attributes += (
+            f", vectors_per_class = {[*of_class]}, support_vectors = [{numbers(count, 4)}], "
+            f"coefficients = [{numbers(classes - 1, count)}]"
+        )
+    else:
+        attributes += f", coefficients = [{numbers(classes, 4)}]"
+    if likely:
+        attributes += f", prob_a = [{numbers(pairs)}], prob_b = [{numbers(pairs)}]"
+    node, x = f"l, y = ai.onnx.ml.SVMClassifier <{attributes}> (x)", {"x": normal(5, 4)}
+    model = op_model(node, x, domains=ML, outputs=["y", "l"])
+    wanted, got = run(model, x), reference(model, x)
+    np.testing.assert_allclose(got["y"], wanted["y"], rtol=1e-5)
+    assert list(got["l"]) == list(wanted["l"])
+    graph = onnxgrad.gradient(model, "x", "y", adjoint="input")
+    found = run(graph, {**x, "y_grad": np.ones_like(wanted["y"])})
+    np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5)
+    assert list(found["l"]) == list(wanted["l"])
+    check_op(node, x, domains=ML, outputs=["y"], symbolic=True, seeds=(0,))
+
+
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
@@ -122,6 +161,8 @@ def test_svm_regressor(kernel: str, count: int) -> None:
          ' post_transform = "SOFTMAX"> (x)', "post_transform SOFTMAX of one score for two classes"),
         ("y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [2]> (x)", "differ from inputdimensions"),
         ("y = ai.onnx.ml.SVMRegressor <coefficients = [1.0, 2.0, 3.0], one_class = 1> (x)", "one_class"),
+        ('l, y = ai.onnx.ml.SVMClassifier <coefficients = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], rho = [0.5],'
+         ' classlabels_ints = [0, 1], post_transform = "PROBIT"> (x)', "post_transform PROBIT of 2 classes"),
     ],
 )  # fmt: skip
 def test_what_has_no_derivative_is_named(node: str, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,91 @@ def linear_classifier(call: Call, x: Array) -> tuple[Array, Array]:
     if end == "PROBIT" or (single and end.startswith("SOFTMAX")):
         raise Unsupported(f"LinearClassifier with post_transform={end} of {z.shape[1]} scores")
     place = (z[:, 0] > 0).astype(int) if single else z.argmax(axis=1)
-    if end == "LOGISTIC":
-        z = 1.0 / (1.0 + np.exp(-z))
-    elif end != "NONE":
-        kept = z != 0 if end == "SOFTMAX_ZERO" else np.ones(z.shape, bool)
-        e = np.where(kept, np.exp(z - z.max(axis=1, keepdims=True)), 0.0)
-        z = e / e.sum(axis=1, keepdims=True)
+    z = _ended(z, end)
     return labels[place], np.hstack([1.0 - z, z]) if single else z
+
+
+@kernel("SVMClassifier", domain=_ML, why="wrong")
+def svm_classifier(call: Call, x: Array) -> tuple[Array, Array]:
+    """Returns labels and scores: one score per class or, without probabilities, per pair of
+    classes. onnx.reference differs in labels of linear models and in probabilities of classes.
+    """
+    labels = np.asarray(call["classlabels_ints"] or call["classlabels_strings"])
+    rows, end = np.atleast_2d(x).astype(np.float64), call["post_transform"] or "NONE"
+    classes, per_class = len(labels), call["vectors_per_class"] or ()
+    if end == "PROBIT" or classes < 2:
+        raise Unsupported(f"SVMClassifier with post_transform={end} of {classes} classes")
+    if not sum(per_class):
+        z = rows @ np.asarray(call["coefficients"]).reshape(classes, -1).T + call["rho"][0]
+        place = z.argmax(axis=1)
+        if classes == 2:
+            positive = min(call["coefficients"]) >= 0
+            top = z.max(axis=1)
+            place = np.where(top >= 0.5 if positive else top > 0, 1, place)
+        return labels[place], _ended(z, end)
+    z = _pair_scores(call, rows, classes)
+    pairs = list(combinations(range(classes), 2))
+    votes = [[(z[:, n] > 0) if k == i else (z[:, n] <= 0) if k == j else np.zeros(len(z), bool)
+              for n, (i, j) in enumerate(pairs)] for k in range(classes)]  # fmt: skip
+    place = np.sum(votes, axis=1).argmax(axis=0)
+    if call["prob_a"]:
+        of_pair = 1.0 / (1.0 + np.exp(z * call["prob_a"] + call["prob_b"]))
+        z = np.stack([_of_classes(row, classes) for row in np.clip(of_pair, 1e-7, 1 - 1e-7)])
+    elif classes == 2:
+        z = _ended(z, end) if end == "LOGISTIC" else z
+        return labels[place], np.hstack([-z if end == "NONE" else 1.0 - z, z])
+    return labels[place], _ended(z, end)
+
+
+def _ended(z: Array, end: str) -> Array:
+    """Returns the scores after a post_transform."""
+    if end == "LOGISTIC":
+        return np.asarray(1.0 / (1.0 + np.exp(-z)))
+    if end == "NONE":
+        return z
+    kept = z != 0 if end == "SOFTMAX_ZERO" else np.ones(z.shape, bool)
+    e = np.where(kept, np.exp(z - z.max(axis=1, keepdims=True)), 0.0)
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def _pair_scores(call: Call, rows: Array, classes: int) -> Array:
+    per_class = call["vectors_per_class"]
+    vectors = np.asarray(call["support_vectors"]).reshape(sum(per_class), -1)
+    gamma, shift, degree = (*(call["kernel_params"] or ()), 0.0, 0.0, 0.0)[:3]
+    kinds = {
+        "LINEAR": lambda: rows @ vectors.T,
+        "POLY": lambda: (gamma * rows @ vectors.T + shift) ** degree,
+        "SIGMOID": lambda: np.tanh(gamma * rows @ vectors.T + shift),
+        "RBF": lambda: np.exp(-gamma * ((rows[:, None] - vectors) ** 2).sum(axis=2)),
+    }
+    near = kinds[call["kernel_type"] or "LINEAR"]()
+    weights = np.asarray(call["coefficients"]).reshape(classes - 1, -1)
+    ends = np.cumsum([0, *per_class])
+    scores = []
+    for n, (i, j) in enumerate(combinations(range(classes), 2)):
+        a, b = slice(*ends[i : i + 2]), slice(*ends[j : j + 2])
+        both = near[:, a] @ weights[j - 1, a] + near[:, b] @ weights[i, b]
+        scores.append(both + call["rho"][n])
+    return np.stack(scores, axis=1)
+
+
+def _of_classes(of_pair: Array, classes: int) -> Array:
+    """Returns the probabilities of the classes in one row, by Newton steps along each of them."""
+    r = np.zeros((classes, classes))
+    for value, (i, j) in zip(of_pair, combinations(range(classes), 2)):
+        r[i, j], r[j, i] = value, 1.0 - value
+    q = np.diag((r * r).sum(axis=0)) - r * r.T
+    p = np.full(classes, 1.0 / classes)
+    for _ in range(100):
+        along = q @ p
+        if np.abs(along - p @ along).max() < 0.005 / classes:
+            break
+        for i in range(classes):
+            along = q @ p
+            step = (p @ along - along[i]) / q[i, i]
+            p[i] += step
+            p = p / (1.0 + step)
+    return p
 
 
 @kernel("Normalizer", domain=_ML, why="wrong")
