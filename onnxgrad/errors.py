@@ -115,3 +115,7 @@ class RunWarning(UserWarning):
 
 class InternalError(OnnxgradError):
     """An error of our own code, such as a rule that does not terminate (exit code 3)."""
+
+
+class DoesNotType(InternalError):
+    """An emitted node that the opset does not have for the types of its operands."""

@@ -141,6 +141,8 @@ def _select(site: Site, done: Batched, visit: Visit) -> bool:
 
 
 def _is_safe(b: Binding) -> bool:
+    if b.is_op("If"):
+        return all(_is_safe(nested) for block in b.blocks.values() for nested in block.bindings)
     floats = b.op in _DIVISIONS and b.out.dtype in FLOAT_DTYPES
     return (b.op in _SAFE or floats) and not b.domain and not b.blocks
 

@@ -46,18 +46,20 @@ def quantization(at: Site) -> Layout:
 @in_place(" ".join(BROADCASTING))
 def broadcasting(at: Site) -> Layout:
     """The rows of all operands meet on one axis of the result."""
-    if at.version < 7 and at.op not in ("Sum", "Mean", "Min", "Max", "PRelu"):
-        _same_shapes(at)
+    if at.op != "PRelu":
+        check_broadcasting(at)
     if at.op == "PRelu" and at.at(0) is None:
         raise Refused("the slope differs from row to row, and its operand does not")
     rank = len(at.result())
     return aligned(at, {k: rank - at.rank(k) for k in at.present()})
 
 
-def _same_shapes(at: Site) -> None:
-    """Refuses broadcasting by attributes, before opset 7."""
-    if at.sizes(0) != at.sizes(1):
-        raise Refused("it broadcasts by attributes")
+def check_broadcasting(at: Site) -> None:
+    """Refuses operands of several shapes, or without rows, before the opset that broadcasts."""
+    if at.version >= (8 if at.op in ("Max", "Mean", "Min", "Sum") else 7):
+        return
+    if len({at.sizes(k) for k in at.present()}) > 1 or at.batched() != at.present():
+        raise Refused(f"{at.op} does not broadcast in this opset")
 
 
 def aligned(at: Site, before: dict[int, int], end: int | None = None) -> Layout:
@@ -166,10 +168,12 @@ def indices_of(at: Site) -> tuple[list[str], str]:
 def einsum(at: Site) -> Layout:
     """Rows stay on an index of the result, in every operand that has it."""
     terms, right = indices_of(at)
-    found = {(terms[k][layout.axis], layout.outer) for k, layout in _placed(at)}
+    found = {
+        (terms[k][layout.axis], layout.outer, at.sizes(k)[layout.axis]) for k, layout in _placed(at)
+    }
     if len(found) != 1:
         raise Refused("rows stand on two indices")
-    ((index, outer),) = found
+    ((index, outer, _),) = found
     if index not in right or any(term.count(index) > 1 for term in terms):
         raise Refused(f"it contracts index {index}, on which the rows stand")
     for k, term in enumerate(terms):

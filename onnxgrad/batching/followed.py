@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from onnxgrad.batching.layout import NARROW, OWN, Layout, Refused, joined
+from onnxgrad.batching.layout import NARROW, OWN, Layout, Refused, joined, refusing_types
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.batching.site import site_of
 from onnxgrad.errors import InputError
@@ -51,7 +51,8 @@ def join(v: Var, layout: Layout, done: Batched) -> None:
     if one and 0 not in one and v.dtype not in NARROW:
         place = joined(one)
         try:
-            front = site.placed(front, one, place)
+            with refusing_types():
+                front = site.placed(front, one, place)
         except Refused as error:
             raise InputError(f"input '{v.name}': {error}") from None
         done.layouts[front] = place

@@ -122,7 +122,10 @@ def one_hot(at: Site) -> Sequence[Var | None]:
     if at.at(1) is not None or at.at(2) is None:
         raise Refused("its depth differs from row to row")
     indices, depth, values = (_operand(at, k) for k in range(3))
-    hot = op.OneHot(indices, depth, np.array([False, True]), axis=int(at.attr("axis", -1)))
+    # onnxruntime has no bool results, and floats for these indices and depths alone
+    indices, depth = (op.Cast(v, to=TensorProto.INT64) for v in (indices, depth))
+    hot = op.OneHot(indices, depth, np.array([0, 1], np.float32), axis=int(at.attr("axis", -1)))
+    hot = op.Cast(hot, to=TensorProto.BOOL)
     off, on = (op.Gather(values, np.array(i), axis=0) for i in range(2))
     return [op.Where(hot, on, off)]
 

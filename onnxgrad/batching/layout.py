@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from onnx import TensorProto
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import DoesNotType, InputError
 from onnxgrad.ir.sizes import exactly, multiply, product
 
 # a number, or an expression of symbols that are sizes of inputs
@@ -29,6 +30,7 @@ class Layout:
 # dtypes of less than a byte, and of scales, which onnxruntime does not reshape
 NARROW = frozenset(range(TensorProto.UINT4, TensorProto.UINT4 + 6))
 
+ALLOWS_ZERO = 14  # opset whose Reshape accepts a size of 0
 OLDEST_SCAN = 9  # opset whose Scan has no batch axis of its own
 
 FRONT = Layout(0)
@@ -43,6 +45,15 @@ class Refused(Exception):
     def __init__(self, reason: str, *, along: bool = False, statistics: bool = False) -> None:
         super().__init__(reason)
         self.along, self.statistics = along, statistics
+
+
+@contextmanager
+def refusing_types() -> Iterator[None]:
+    """Raises Refused for an emitted node that the opset does not have for these types."""
+    try:
+        yield
+    except DoesNotType as error:
+        raise Refused(str(error)) from None
 
 
 class Dependent(InputError):

@@ -84,7 +84,7 @@ class RunTimeSizes:
         """Returns a size as a vector of one element. Raises Refused if no value has it."""
         if size in self._places or size in self._parts:
             return self._symbol(str(size))
-        if size not in self._made:
+        if not _is_there(self._made.get(size)):
             self._made[size] = self._computed(size)
         return self._made[size]
 
@@ -104,8 +104,8 @@ class RunTimeSizes:
         return made[0] if len(made) == 1 else op.Concat(*made, axis=0)
 
     def _element(self, source: Var, axis: int) -> Var:
-        if (source, axis) not in self._elements:
-            if source not in self._shapes:
+        if not _is_there(self._elements.get((source, axis))):
+            if not _is_there(self._shapes.get(source)):
                 self._shapes[source] = op.Shape(source)
             made = op.Gather(self._shapes[source], np.array([axis]), axis=0)
             self._elements[source, axis] = made
@@ -146,7 +146,12 @@ class RunTimeSizes:
             return self._element(*self._places[name])
         if name not in self._parts:
             raise Refused(f"no value before it has the size {name}")
-        if name not in self._made:  # without rows, the sizes of rows are not known
+        if not _is_there(self._made.get(name)):  # without rows, the sizes of rows are not known
             rows = op.Add(self.rows(), op.Cast(op.Equal(self.rows(), [0]), to=TensorProto.INT64))
             self._made[name] = op.Div(self._element(*self._parts[name]), rows)
         return self._made[name]
+
+
+def _is_there(v: Var | None) -> bool:
+    """Whether a value exists, and was not removed after an attempt of a rule."""
+    return v is not None and v.definition in v.block.bindings

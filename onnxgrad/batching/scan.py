@@ -58,12 +58,12 @@ def model_by_rows(block: BindingBlock, inputs: Mapping[Var, Layout], why: str) -
             shape, axis = v.shape or (), layout.axis
             one = shape if layout.own else (*shape[:axis], *shape[axis + 1 :])
             inside[v] = _element(body, v, one)
+            if layout.own:
+                v.type = TensorType(v.dtype, (*shape[:axis], 1, *shape[axis:]))
             rank = len(one) + 1
             front = [axis, *(i for i in range(rank) if i != axis)]
             operands.append(op.Transpose(v, perm=front) if axis else v)
-            if layout.own:
-                v.type = TensorType(v.dtype, (*shape[:axis], 1, *shape[axis:]))
-            else:
+            if not layout.own:
                 with emitting(body, made_by="vmap"):
                     inside[v] = op.Unsqueeze(inside[v], [axis])
         made = _scan(moving, body, inside, operands, results)

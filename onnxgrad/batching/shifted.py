@@ -5,9 +5,10 @@ from __future__ import annotations
 import string
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.batching.along_axes import OVER_AXES, axes_of, flattens
-from onnxgrad.batching.elementwise_and_products import UNARY, indices_of
+from onnxgrad.batching.elementwise_and_products import UNARY, check_broadcasting, indices_of
 from onnxgrad.batching.layout import Refused, Size, known
 from onnxgrad.batching.registry import shifted
 from onnxgrad.batching.site import Site
@@ -28,8 +29,7 @@ def unary(at: Site) -> None:
 @shifted(" ".join(BROADCASTING))
 def broadcasting(at: Site) -> None:
     """Rows broadcast against shared operands."""
-    if at.version < 7:
-        raise Refused("it broadcasts by attributes")
+    check_broadcasting(at)
     if at.op == "PRelu" and at.at(0) is None:
         raise Refused("the slope differs from row to row, and its operand does not")
     rank = len(at.result())
@@ -77,6 +77,9 @@ def gemm(at: Site) -> None:
 def einsum(at: Site) -> None:
     """One index more."""
     terms, right = indices_of(at)
+    named = {(c, d) for k, term in enumerate(terms) for c, d in zip(term, at.sizes(k), strict=True)}
+    if any(d == 1 and (c, e) != (c, 1) for c, d in named for f, e in named if c == f):
+        raise Refused("an index of size 1 broadcasts")  # the type of a result would be wrong
     free = next(c for c in string.ascii_letters if c not in "".join(terms))
     wider = [free + t if at.at(k) else t for k, t in enumerate(terms)]
     operands = [at.front(k) for k in at.present()]
@@ -277,6 +280,8 @@ def gather(at: Site) -> None:
     if axis:
         rest = [i for i in range(rank) if i != axis]
         data = op.Transpose(data, perm=[0, axis + 1, *(i + 1 for i in rest)])
+    if indices.dtype != TensorProto.INT64:
+        indices = op.Cast(indices, to=TensorProto.INT64)
     made = op.GatherND(data, op.Unsqueeze(indices, np.array([more + 1])), batch_dims=1)
     if axis:  # the axes of the indices are in front, and belong behind those before the axis
         places = [*range(1 + more, 1 + more + axis), *range(1, 1 + more)]

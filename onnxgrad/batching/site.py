@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.batching.layout import (
-    FRONT,
+    ALLOWS_ZERO,
     NARROW,
     OWN,
     Layout,
@@ -26,12 +26,11 @@ from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emit
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.sizes import exactly, multiply, product
+from onnxgrad.ir.sizes import at_least, exactly, multiply, product
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import Array, Dim, TensorType, is_static
 from onnxgrad.ir.var import Var
 
-_ALLOWS_ZERO = 14  # opset whose Reshape does
 # a result under its layout: None: shared by all rows
 Placed = tuple[Var, Layout | None]
 
@@ -241,8 +240,11 @@ class Site:
         """Returns `v` in another shape, with -1 on the axis of the rows, whose size in the file is
         `rows` (None: the number of rows).
         """
-        if 0 in sizes:
-            return self._empty(v, sizes, rows)
+        if not all(at_least(d, 1) for d in sizes if d != -1):
+            if self.binding.block.opsets.get("", 0) >= ALLOWS_ZERO:
+                return self._maybe_empty(v, sizes, rows)
+            if 0 in sizes:
+                raise Refused(f"'{v.name}' is empty")
         layout, before = self.layouts.get(v), self.in_file(v)
         own = -1 if layout is None else layout.axis
         # 0 copies a size of the operand
@@ -250,22 +252,24 @@ class Site:
             0 if isinstance(d, str) and i != own and before[i : i + 1] == (d,) else d
             for i, d in enumerate(sizes)
         ]
-        made: Var = op.Reshape(v, self.sizes_at.vector(target))
+        return self._typed(op.Reshape(v, self.sizes_at.vector(target)), v, sizes, rows)
+
+    def _maybe_empty(self, v: Var, sizes: Sequence[Size], rows: Size | None) -> Var:
+        """Returns a value in another shape, of which a size other than that of the rows is 0 or may
+        be 0 in a run, so that nothing can be -1.
+        """
+        self.sizes_at.learn(v, self.layouts.get(v))
+        many = self.sizes_at.rows()
+        each = known(exactly(rows, self.count)) if rows is not None else 1
+        if each != 1:
+            many = op.Mul(many, self.sizes_at.vector([each]))
+        target = self.sizes_at.vector([many if d == -1 else d for d in sizes])
+        return self._typed(op.Reshape(v, target, allowzero=1), v, sizes, rows)
+
+    def _typed(self, made: Var, v: Var, sizes: Sequence[Size], rows: Size | None) -> Var:
         if not is_static(made.shape):  # a size could be 0, and 0 would copy another
             many = self.count if rows is None else rows
             made.type = TensorType(v.dtype, tuple(many if d == -1 else d for d in sizes))
-        return made
-
-    def _empty(self, v: Var, sizes: Sequence[Size], rows: Size | None) -> Var:
-        """Returns a value without elements in another shape, in which nothing can be -1."""
-        if self.count > 1 or self.binding.block.opsets.get("", 0) < _ALLOWS_ZERO:
-            raise Refused(f"'{v.name}' is empty")
-        many = self.sizes_at.rows()
-        if rows not in (None, 1):
-            many = op.Mul(many, self.sizes_at.vector([known(rows)]))
-        made: Var = op.Reshape(
-            v, self.sizes_at.vector([many if d == -1 else d for d in sizes]), allowzero=1
-        )
         return made
 
     def placed(self, v: Var, sizes: Sequence[Size], layout: Layout) -> Var:
@@ -308,17 +312,17 @@ class Site:
         repeats = self.repeats(layout.axis, len(sizes) - layout.axis - 1)
         self.put(k, op.Tile(v, repeats), layout)
 
-    def arrange(self, layouts: Mapping[int, Layout], refusal: str) -> None:
+    def arrange(self, layouts: Mapping[int, Layout]) -> None:
         """Gives each of these operands its layout; shared ones repeat, omitted ones are skipped.
-        Raises Refused with this text if an operand would have to move in memory.
+        Raises Refused.
         """
         for k, layout in layouts.items():
             if self.operand(k) is None:
                 continue
             if self.at(k) is None:
                 self.tile(k, layout)
-            elif not self.moved(k, layout):
-                raise Refused(refusal)
+            elif self.leading(k, layout.axis) != layout:
+                raise Refused(f"the rows of operand {k} are not in front")
 
     def of_one_row(self, k: int, axis: int) -> None:
         """If the file has several rows, reduce shared operand `k` to one row, if all its rows are
@@ -359,20 +363,24 @@ class Site:
             v = op.Transpose(v, perm=[1, 0, 2])
         return self.reshape(v, wanted)
 
-    def leading(self, k: int) -> Layout:
-        """Moves the rows of operand `k` to axis 0."""
-        v, layout = self.operand(k), self.at(k)
+    def leading(self, k: int, axis: int = 0) -> Layout:
+        """Moves the rows of operand `k` in front of the positions of an axis."""
+        v, layout, place = self.operand(k), self.at(k), Layout(axis)
         if v is None or layout is None:
             raise Refused(f"operand {k} is shared by all rows")
-        if self.count > 1 and layout.axis:
+        if self.count > 1 and layout.axis != axis:
             raise Refused(f"the rows of operand {k} are not in front")
-        if layout.own or layout.axis:
+        if layout.own or layout.axis != axis:
             sizes = self.sizes(k)
             if not sizes:
                 raise Refused(f"operand {k} is a scalar in each row")
-            if sizes[0] != 1 or not self.moved(k, FRONT):
-                self.put(k, self.placed(self.front(k), sizes, FRONT), FRONT)
-        return self.at(k) or FRONT
+            if sizes[axis] != 1 or not self.moved(k, place):
+                front = self.front(k)
+                if axis:
+                    rest = range(axis + 1, len(sizes) + 1)
+                    front = op.Transpose(front, perm=[*range(1, axis + 1), 0, *rest])
+                self.put(k, self.placed(front, sizes, place), place)
+        return self.at(k) or place
 
     def again(self, *operands: Any, **attributes: Any) -> Any:
         """Emits the same node on other operands, with attributes changed (None: removed)."""

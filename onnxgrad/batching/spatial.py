@@ -76,9 +76,7 @@ def recurrent(at: Site) -> list[Layout | None]:
         raise Refused("its samples stand in front")
     if any(at.at(k) is not None for k in (1, 2, 3, 7)):
         raise Refused("its weights differ from row to row")
-    if at.at(0) is None or not at.moved(0, Layout(1)):
-        raise Refused("its samples are not the rows")
-    at.arrange({4: FRONT, 5: Layout(1), 6: Layout(1)}, "its states have their rows elsewhere")
+    at.arrange({0: Layout(1), 4: FRONT, 5: Layout(1), 6: Layout(1)})
     places: list[Layout | None] = [Layout(2), Layout(1), Layout(1)]
     if at.binding.block.opsets[""] >= _MAX_OF_INTS and isinstance(at.sizes(0)[1], int):
         _never_empty(at, places)
@@ -117,7 +115,7 @@ def attention(at: Site) -> Layout:
     """Samples are independent: queries, keys, values and caches have them in front."""
     if at.binding.domain or at.version < 23:
         raise Refused("another Attention")
-    at.arrange(dict.fromkeys((0, 1, 2, 4, 5), FRONT), "its rows are not in front")
+    at.arrange(dict.fromkeys((0, 1, 2, 4, 5), FRONT))
     mask = at.operand(3)
     if mask is not None:
         _masked(at)
@@ -135,18 +133,14 @@ def _masked(at: Site) -> None:
         if len(sizes) == 4 and sizes[0] != 1:
             raise Refused("its mask has several samples")
         return
-    if len(sizes) != 4 or not at.moved(3, FRONT):
+    if len(sizes) != 4 or sizes[0] != at.sizes(0)[0] or not at.moved(3, FRONT):
         raise Refused("the rows of its mask are not in front")
 
 
 @in_place("GridSample")
 def two_samples(at: Site) -> Layout:
     """Images and grids are paired sample by sample."""
-    for k in (0, 1):
-        if at.at(k) is None:
-            at.tile(k, FRONT)
-        elif at.leading(k) != FRONT:
-            raise Refused("its rows are not in front")
+    at.arrange({0: FRONT, 1: FRONT})
     return FRONT
 
 
@@ -165,13 +159,7 @@ def dft(at: Site) -> Layout:
 def deformed(at: Site) -> Layout:
     """Samples are independent: each has its offsets and its mask."""
     at.alone(2, 4)
-    for k in (0, 2, 4):
-        if at.operand(k) is None:
-            continue
-        if at.at(k) is None:
-            at.tile(k, FRONT)
-        else:
-            at.leading(k)
+    at.arrange({0: FRONT, 2: FRONT, 4: FRONT})
     return FRONT
 
 
@@ -180,11 +168,5 @@ def reversed_sequences(at: Site) -> Layout:
     """Each sequence of each row has its length."""
     batch = int(at.attr("batch_axis", 1))
     place = Layout(batch)
-    for k, there in ((0, place), (1, FRONT)):
-        if at.at(k) is None:
-            at.tile(k, there)
-        elif k == 0 and batch == 0:
-            at.leading(0)
-        elif not at.moved(k, there):
-            raise Refused("its rows are not those of its sequences")
+    at.arrange({0: place, 1: FRONT})
     return place

@@ -18,7 +18,7 @@ from onnxgrad.batching import (  # noqa: F401  # each file adds its rules to the
 )
 from onnxgrad.batching.control_flow import follow_blocks
 from onnxgrad.batching.followed import Batched, join, name_of, named
-from onnxgrad.batching.layout import Dependent, Layout, Refused
+from onnxgrad.batching.layout import Dependent, Layout, Refused, refusing_types
 from onnxgrad.batching.own_rows import read_own_rows
 from onnxgrad.batching.registry import IN_PLACE, OPENED, SHIFTED
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
@@ -196,7 +196,7 @@ def _opened(site: Site, bodies: bool) -> list[Binding]:
     rule, before = OPENED.get((b.domain, b.op)), set(block.bindings)
     try:
         if rule is not None:
-            with site.in_one_row():
+            with site.in_one_row(), refusing_types():
                 made = rule(site)
             for old, new in zip(b.outputs, made, strict=False):
                 if old is not None and new is not None:
@@ -235,7 +235,8 @@ def _in_place(site: Site, captures: bool) -> None:
         raise Refused("it has a body")
     if key not in IN_PLACE or own:
         raise Refused("a scalar in each row" if own else "no rule in place")
-    layouts = IN_PLACE[key](site)
+    with refusing_types():
+        layouts = IN_PLACE[key](site)
     site.found = [layouts] * len(b.outputs) if isinstance(layouts, Layout) else list(layouts)
 
 
@@ -243,7 +244,8 @@ def _shift(site: Site) -> None:
     key = (site.binding.domain, site.op)
     if key not in SHIFTED or site.binding.blocks:
         raise Refused(NO_RULE)
-    SHIFTED[key](site)
+    with refusing_types():
+        SHIFTED[key](site)
 
 
 def _along(b: Binding, error: Refused, along: str, done: Batched) -> None:

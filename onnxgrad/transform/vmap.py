@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from onnxgrad.batching.followed import Batched
-from onnxgrad.batching.layout import OLDEST_SCAN, Layout, Refused
+from onnxgrad.batching.layout import ALLOWS_ZERO, OLDEST_SCAN, Layout, Refused
 from onnxgrad.batching.scan import model_by_rows
 from onnxgrad.batching.site import site_of
 from onnxgrad.batching.walk import follow_rows
@@ -99,6 +99,13 @@ def followed(program: Program, rows: Mapping[str, Layout]) -> tuple[Program, Bat
     """
     spare = copy_of(to_proto(program))
     folder, digests = program.folder, program.digests
+    if program.opset < ALLOWS_ZERO and any(
+        symbols(d) for v in program.main.inputs for d in v.shape or ()
+    ):
+        try:  # a size that is 0 in a run needs the newer Reshape
+            return followed(raise_opset(program)[0], rows)
+        except InputError:
+            program = program_of(copy_of(spare), folder, digests=digests)
     why: InputError | None = None
     for deep in (True, False):
         try:

@@ -98,6 +98,64 @@ DEEPER = [
 ]  # fmt: skip
 
 
+OLD_AND_RARE = [
+    # operands with rows that meet on an axis, one of which broadcasts
+    ("g (float[2,1,3,4] q, float[1,1,3,3] m) => (float[2,1,3,4] y) { y = Attention (q, q, q, m) }", 23),
+    # types that an operator of a rule does not have
+    ("g (float[4,3] x, int64[2] f) => (float[4,2] y) { i = Cast <to = 6> (f)  z = Sub (i, i)  y = Gather <axis = 1> (x, z) }", 20),
+    ("g (float[2] v) => (float[3,4] y) <int64[3] i = {0, 3, 7}, int64 d = {4}> { y = OneHot (i, d, v) }", 20),
+    ("g (bool[2,3] x) => (bool[2,3] y) { y = Not (x) }", 1),
+    ("g (float[1] x, float[1] z) => (float[1] y, float[1] u) { y = Sum (x, z)  u = Max (x, z) } ", 7),
+    # samples that the rows must pass
+    ("g (float[4,2,3] x, float[1,2,2] h) => (float[4,1,2,2] y, float[1,2,2] n) <float[1,6,3] w = {W}, float[1,6,2] r = {R}> { y, n = GRU <hidden_size = 2> (x, w, r, , , h) }", 20),
+    ("g (float[4,2,3] x) => (float[4,2,3] y) <int64[2] l = {3, 2}> { y = ReverseSequence (x, l) }", 20),
+    ("g (float[2] x, bool c, bool d) => (float[2] y) { y = If (c) < then_branch = a () => (float[2] p) { p = If (d) <"
+     " then_branch = e () => (float[2] r) { r = Exp (x) }, else_branch = f () => (float[2] s) { s = Abs (x) }> },"
+     " else_branch = b () => (float[2] q) { q = Neg (x) }> }", 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "opset"), OLD_AND_RARE)
+def test_types_and_sizes_that_a_rule_must_see(text: str, opset: int) -> None:
+    for key, size in (("W", 18), ("R", 12)):
+        text = text.replace(f"{{{key}}}", f"{{{', '.join(map(str, np.linspace(-1, 1, size)))}}}")
+    model = parse(text, opset=opset)
+    assert not mapped(model).scanned
+    assert not mapped(model, [model.graph.input[0].name]).scanned
+
+
+def test_rows_that_only_a_refused_rule_counted() -> None:
+    """A rule that repeats an operand, and then does not apply, leaves nothing behind that another reads."""
+    text = "g (float[1,1,2,3] q, float[2,2] m) => (float[1,1,2,3] y, float[1,1,2,3] z) { y = Attention (q, q, q, m)  z = Exp (q) }"
+    assert not mapped(parse(text, opset=23), ["m"]).scanned
+
+
+EMPTY = [
+    "g (float[N] x, float[N,3] w) => (float[N] y, float[3] z) { y = Exp (x)  z = MatMul (x, w) }",
+    "g (float[3,N] x) => (float[N,3] y, float[3] s) <int64[1] a = {1}> { y = Transpose (x)  s = ReduceSum <keepdims = 0> (x, a) }",
+    "g (float[1,2,N,4] x, float[1,2,1,4] k) => (float[1,2,M,4] y) { y = Concat <axis = 2> (x, k) }",
+    "g (float[N,4] x) => (float[N,2,2] y) <int64[3] s = {-1, 2, 2}> { y = Reshape (x, s) }",
+    """g (float[2] x, int64[N] i) => (float[2] y, float[T,2] t) <bool c = {1}> { n = Size (i)  y, t = Loop (n, c, x) <body = b (int64 k, bool a, float[2] u)
+        => (bool d, float[2] v, float[2] w) { d = Identity (a)  v = Add (u, u)  w = Exp (v) }> }""",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [13, 20])
+@pytest.mark.parametrize("text", EMPTY)
+def test_sizes_that_are_0_in_a_run(text: str, opset: int) -> None:
+    """The first step of a decoder has no past: a Reshape to the size 0 would copy another size."""
+    model = parse(text, opset=opset)
+    done = map_inputs(load_own(model), ["x"])
+    assert not done.scanned
+    for size in (0, 2):
+        runs = [feeds_for(model, seed=seed, dims={"N": size}) for seed in range(3)]
+        runs = [{**runs[0], "x": each["x"]} for each in runs]
+        feeds = {**runs[0], "x": np.stack([each["x"] for each in runs])}
+        results = [run(model, each) for each in runs]
+        for name, value in run(to_proto(done.program), feeds).items():
+            np.testing.assert_allclose(value, np.stack([r[name] for r in results]), rtol=1e-5)
+
+
 @pytest.mark.parametrize(("text", "names"), DEEPER)
 def test_formulas_and_nested_graphs(text: str, names: list[str] | None) -> None:
     assert not mapped(parse(text), names).scanned
@@ -108,6 +166,7 @@ SCANS = [
      " then_branch = a () => (float[2] p) { p = Gather (z, i) }, else_branch = b () => (float[2] q) { e = Constant <value_floats = [1.0, 2.0]> ()"
      "  q = Mul (e, x) }> }", "If"),  # a Gather may fail
     ("g (float[4] x) => (int64[1,N] y) { a = Abs (x)  o = Constant <value_float = 1.0> ()  b = Add (a, o)  y = NonZero (b) }", "size depends on values"),
+    ("g (float[1,3] x, float[4,3] z) => (float[4] y) { y = Einsum <equation = \"...i,...i->...\"> (x, z) }", "index of size 1"),
 ]  # fmt: skip
 
 
@@ -124,6 +183,8 @@ def test_a_whole_model_once_per_row(text: str) -> None:
     model = parse(text)
     done = map_inputs(load_own(model), ["x"])
     assert sum(done.scanned.values()) == 1
+    rank = len(model.graph.input[0].type.tensor_type.shape.dim)
+    last = map_inputs(load_own(model), {"x": rank})
     rows = np.random.default_rng(0).random((3, *feeds_for(model, seed=0)["x"].shape), np.float32)
     feeds = {**feeds_for(model, seed=0), "n": np.ones(1, np.int64)}
     feeds = {n: v for n, v in feeds.items() if n in {i.name for i in model.graph.input}}
@@ -131,6 +192,8 @@ def test_a_whole_model_once_per_row(text: str) -> None:
     np.testing.assert_allclose(
         found, [run(model, {**feeds, "x": row})["y"] for row in rows], rtol=1e-6
     )
+    behind = run(to_proto(last.program), {**feeds, "x": np.moveaxis(rows, 0, -1)})["y"]
+    np.testing.assert_array_equal(behind, found)
 
 
 def test_a_scan_with_batches() -> None:

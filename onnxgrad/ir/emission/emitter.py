@@ -10,7 +10,7 @@ from typing import Any, cast
 import onnx
 from onnx import NodeProto
 
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import DoesNotType
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission import signature
@@ -126,7 +126,7 @@ def append(
         types = per_binding.result_types(schema, node, inputs, at.block)
     except TypeMismatch as e:
         operands = ", ".join("-" if v is None else f"{v.name}: {v.type or '?'}" for v in inputs)
-        raise InternalError(f"emitted binding does not type: {op_type}({operands}): {e}") from e
+        raise DoesNotType(f"emitted binding does not type: {op_type}({operands}): {e}") from e
     add_provenance(node, at)
     binding = at.block.append(node, inputs, types)
     at.emitted.append(binding)
