@@ -22,6 +22,13 @@ spec.loader.exec_module(sys.modules["onnxgrad"])
 """
 
 
+def cores() -> int:
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def python_command(statements: str, *words: str, package: bool = False) -> list[str]:
     """Returns the command line of an isolated Python (`-I`) that runs `statements`, with `words` as
     `sys.argv[1:]`.

@@ -60,14 +60,18 @@ class EarlyRuns:
         self._sessions: dict[object, tuple[Model, Later[Session | None]]] = {}
 
     def begin(
-        self, model: Model, ways: Iterable[tuple[Settings, bool]], feeds: Sequence[Feeds]
+        self, model: Model, ways: Iterable[tuple[Settings, bool]], feeds: Sequence[Feeds] = ()
     ) -> None:
-        """Begins to run a model on some feeds in several ways: settings, and whether onnxruntime
-        optimises.
+        """Begins to open a model in several ways (settings, and whether onnxruntime optimises), if
+        that has not begun, and to run it on some feeds.
         """
         for settings, optimize in ways:
-            later = self.line.call(self._run, settings, model, optimize, feeds)
-            self._sessions[settings, id(model), optimize] = model, later
+            key = settings, id(model), optimize
+            if key not in self._sessions:
+                self._sessions[key] = model, self.line.call(self._open, settings, model, optimize)
+            opened = self._sessions[key][1]
+            if feeds:
+                self._sessions[key] = model, self.line.call(self._run, opened, feeds)
 
     def opened(self, settings: Settings, model: Model, optimize: bool) -> Session | None:
         """Waits for a session that was begun, and returns it; None if there is none. Each is
@@ -76,24 +80,38 @@ class EarlyRuns:
         begun = self._sessions.pop((settings, id(model), optimize), None)
         return None if begun is None else begun[1].result()
 
-    def _run(
-        self, settings: Settings, model: Model, optimize: bool, list_of_feeds: Sequence[Feeds]
-    ) -> Session | None:
+    def _open(self, settings: Settings, model: Model, optimize: bool) -> Session | None:
         if self._room <= 0:
             return None
         try:
-            session = replace(settings, early=None).open(model, optimize=optimize)
-            for feeds in list_of_feeds if self._room > 0 else ():
+            return replace(settings, early=None).open(model, optimize=optimize)
+        except OnnxgradError:  # the check meets it where it belongs
+            self._room = 0
+            return None
+
+    def _run(self, opened: Later[Session | None], list_of_feeds: Sequence[Feeds]) -> Session | None:
+        session = opened.result()
+        if session is None or self._room <= 0:
+            return None
+        try:
+            for feeds in list_of_feeds:
                 results = session.run(feeds)
                 self._room -= sum(np.asarray(v).nbytes for v in results.values())
                 session.known[marks(feeds)] = feeds, results
-        except OnnxgradError:  # the check meets it where it belongs
+        except OnnxgradError:  # as above
             self._room = 0
             return None
         return session
 
 
 _MOST_HELD = 1 << 28  # bytes of results that wait for the check
+
+
+def both_ways(settings: Settings) -> list[tuple[Settings, bool]]:
+    """Returns the ways in which the candidate runs: the settings, and whether onnxruntime
+    optimises.
+    """
+    return [(settings, True), (settings, False)]
 
 
 def legal_ways(settings: Settings) -> list[tuple[Settings, bool]]:

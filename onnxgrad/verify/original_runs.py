@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,12 +13,19 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun
+from onnxgrad.interpreter import cores
 from onnxgrad.verify.custom_operators.boundaries import unknown_operators
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Demands
-from onnxgrad.verify.onnxruntime_check import EarlyRuns, Request, legal_ways, open_original
+from onnxgrad.verify.onnxruntime_check import (
+    EarlyRuns,
+    Request,
+    both_ways,
+    legal_ways,
+    open_original,
+)
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.random_operators import randoms
 from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
@@ -55,7 +61,8 @@ class OriginalRuns:
         request = self.request
         settings = request.settings
         if settings.early is not None and "onnxruntime" in request.legs:
-            settings.early.begin(self.original.source, [(settings, False)], [])
+            ways = [(settings, False), *legal_ways(settings)[:1]]
+            settings.early.begin(self.original.source, ways)
             if self.oracle is not None:
                 self.oracle.prepare()
         if "onnxruntime" in request.legs:
@@ -86,7 +93,7 @@ class OriginalRuns:
         settings = self.request.settings
         if settings.early is not None and self.session is not None:
             feeds = [demands.names.feeds(trial.feeds) for trial in self.trials]
-            settings.early.begin(candidate.source, [(settings, True), (settings, False)], feeds)
+            settings.early.begin(candidate.source, both_ways(settings), feeds)
 
     def _attempt(self, feeds: Results) -> Results:
         """Runs the original, in onnxruntime if that check runs. The run shows whether the model
@@ -119,29 +126,28 @@ class Ahead(contextlib.ExitStack):
         """Waits for the original. Raises errors as `proof_model`."""
         return self._original.result()
 
-    def runs(self, original: ProofModel, request: Request) -> OriginalRuns | None:
+    def runs(
+        self, original: ProofModel, candidate: ProofModel, request: Request
+    ) -> OriginalRuns | None:
         """Waits for the runs, and returns them if they are of this original and such a request.
-        Raises errors as `OriginalRuns.run`.
+        Meanwhile the candidate's sessions open. Raises errors as `OriginalRuns.run`.
         """
-        alike = original is self.original() and request.alike(self.request)
-        return self._runs.result() if alike else None
+        if original is not self.original() or not request.alike(self.request):
+            return None
+        settings = self.request.settings
+        if settings.early is not None and "onnxruntime" in request.legs:
+            settings.early.begin(candidate.source, both_ways(settings))
+        return self._runs.result()
 
 
 def may_run_ahead(model: ModelProto, size: int) -> bool:
     """True if the runs of a model gain time ahead: there is a second core, `size` (the bytes of its
     weights) leaves memory for other work, and no random operator makes the proof replace the model.
     """
-    return _cores() > 1 and size <= _MOST_BYTES and not randoms(model)
+    return cores() > 1 and size <= _MOST_BYTES and not randoms(model)
 
 
 _MOST_BYTES = 1 << 30
-
-
-def _cores() -> int:
-    """Returns the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:

@@ -237,7 +237,7 @@ def _compared(
     original, candidate = draws.original, draws.candidate
     demands = replace(demands, random=frozenset(draws.left))
     try:
-        runs = None if early is None else early.runs(original, request)
+        runs = None if early is None else early.runs(original, candidate, request)
         runs = runs or OriginalRuns(original, request).run()
     except (RunFailed, InputError) as error:
         cause = error if isinstance(error, RunFailed) else error.__cause__

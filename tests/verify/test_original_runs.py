@@ -37,7 +37,7 @@ g (int64[1] x) => (int64[1] y) <int64[1] a = {-9223372036854775808}, int64[1] b 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = threading.active_count()
-    monkeypatch.setattr(original_runs, "_cores", lambda: 2)
+    monkeypatch.setattr(original_runs, "cores", lambda: 2)
     yield
     assert threading.active_count() == before
 
@@ -134,5 +134,5 @@ def test_one_core_random_operators_and_large_models_wait(monkeypatch: pytest.Mon
     assert original_runs.may_run_ahead(parse(ADD), 100)
     assert not original_runs.may_run_ahead(parse(RANDOM), 100)
     assert not original_runs.may_run_ahead(parse(ADD), 3 << 30)
-    monkeypatch.setattr(original_runs, "_cores", lambda: 1)
+    monkeypatch.setattr(original_runs, "cores", lambda: 1)
     assert not original_runs.may_run_ahead(parse(ADD), 100)

@@ -9,7 +9,6 @@ Yuan, "Bandwidth optimal all-reduce algorithms", 2009.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.interpreter import cores
 from onnxgrad.ir.types import Array
 from onnxgrad.train.engines.base import Result, seed_of
 from onnxgrad.train.engines.blocks import BlocksEngine
@@ -151,8 +151,7 @@ class DataParallel(BlocksEngine):
         manifest = step.manifest.to_json()
         if any(other != manifest for other in self.ranks.all(manifest)):
             raise InputError("the processes have different training steps")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        share = max(1, (cores or 1) // self.ranks.on_this_machine)
+        share = max(1, cores() // self.ranks.on_this_machine)
         super().__init__(step, threads=share if threads is None else threads)
 
     def put(self, values: Mapping[str, Array]) -> None:

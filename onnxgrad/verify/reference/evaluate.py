@@ -167,7 +167,8 @@ class Reference:
         """
         graph = self.compiled
         if count is not None and count != self._counted:
-            self.targets.forget()
+            if self._counted is not None:
+                self.targets.forget()
             self._counted = count
         for name in graph.inputs:
             optional = self.declared[name].WhichOneof("value") == "optional_type"

@@ -19,12 +19,13 @@ from typing import Any, BinaryIO, cast
 from onnxgrad.errors import NotProved
 from onnxgrad.interpreter import interrupts_held, python_command
 from onnxgrad.limits import current, size_text
-from onnxgrad.startup import IDLE_THREADS_SLEEP
 from onnxgrad.verify.running.wire import receive, send
 from onnxgrad.wording import option
 
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _WARNING = re.compile(r"\[[VIW]:onnxruntime:")  # a line of onnxruntime's log below an error
+# numpy's products are split over the cores by the float64 reference, if they are large
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _SOON = 0.05  # seconds within which most answers arrive
 
 
@@ -84,7 +85,7 @@ class Child:
                     stdout=subprocess.PIPE,
                     stderr=self.log,
                     pass_fds=() if watched < 0 else (watched,),
-                    env=dict([IDLE_THREADS_SLEEP], **os.environ),
+                    env={_BLAS_THREADS: "1", **os.environ},
                 )
         except BaseException:  # close the pipe even after an interrupt
             _close(self.life)

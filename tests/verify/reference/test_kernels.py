@@ -13,6 +13,7 @@ import pytest
 from onnxgrad.errors import OnnxgradError, Unsupported
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.reference.evaluate import reference
+from onnxgrad.verify.reference.kernels import linear_and_quantization
 from onnxgrad.verify.reference.kernels.elementwise import erf_of
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import run
@@ -29,6 +30,21 @@ def agrees(text: str, opset: int = 20, **given: Any) -> None:
         assert isinstance(value, np.ndarray)
         assert np.shape(got[name]) == value.shape
         assert np.allclose(got[name], value, rtol=1e-4, atol=1e-5), name
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((5, 4), (4, 6)), ((2, 5, 4), (2, 4, 6)), ((2, 1, 4), (4, 1)), ((1, 5, 4), (3, 4, 2))],
+)
+def test_the_rows_of_a_large_product_are_split_over_the_cores(
+    a: tuple[int, ...], b: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, right = (normal(*shape).astype(np.float64) for shape in (a, b))
+    wanted = left @ right
+    monkeypatch.setattr(linear_and_quantization, "_LARGE", 1)
+    monkeypatch.setattr(linear_and_quantization, "cores", lambda: 3)
+    got = linear_and_quantization.product(left, right)
+    assert got.shape == wanted.shape and np.allclose(got, wanted, rtol=1e-13, atol=1e-14)
 
 
 def test_erf() -> None:

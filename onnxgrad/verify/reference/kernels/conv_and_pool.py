@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxgrad.verify.reference.kernels.linear_and_quantization import product
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 
@@ -125,7 +126,7 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
             part = np.ascontiguousarray(weight[:, :, start : start + step]).reshape(
                 group, maps // group, -1
             )
-            total += part @ columns.reshape(batch, group, len(chosen) * depth, spots)
+            total += product(part, columns.reshape(batch, group, len(chosen) * depth, spots))
     y = total.reshape(batch, maps, *place.out)
     return y if bias is None else y + bias.reshape(1, -1, *[1] * len(place.out))
 

@@ -6,27 +6,41 @@ import ml_dtypes
 import numpy as np
 import onnx
 
+from onnxgrad.interpreter import cores
 from onnxgrad.verify.reference.kernels.control_flow import cast_to_type
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
+
+_LARGE = 2**25  # multiplications of a product that is split over the cores
+
+
+def product(a: Array, b: Array) -> Array:
+    """Returns a @ b. In a child process BLAS has one thread: its threads would wait for each other
+    in every small product while other processes compute. The rows of a large product are split.
+    """
+    if min(a.ndim, b.ndim) < 2 or max(a.size * b.shape[-1], b.size * a.shape[-2]) < _LARGE:
+        return np.asarray(a @ b)
+    from concurrent.futures import ThreadPoolExecutor
+
+    parts = np.array_split(a, min(cores(), a.shape[-2]), axis=-2)
+    with ThreadPoolExecutor(len(parts)) as pool:
+        return np.concatenate([*pool.map(lambda part: part @ b, parts)], axis=-2)
 
 
 @kernel("MatMul", why="speed")
 def matmul(call: Call, a: Array, b: Array) -> Array:
     if b.ndim == 2 and a.ndim > 2:  # one large product is faster than a batch of small ones
-        return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[1])
-    return np.asarray(a @ b)
+        return product(a.reshape(-1, a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[1])
+    return product(a, b)
 
 
 @kernel("Gemm", why="opset")
 def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
-    product = (a.T if call["transA"] else a) @ (b.T if call["transB"] else b)
+    total = product(a.T if call["transA"] else a, b.T if call["transB"] else b)
     alpha = 1.0 if call["alpha"] is None else call["alpha"]
     beta = 1.0 if call["beta"] is None else call["beta"]
     if alpha != 1:
-        product = alpha * product
-    return np.asarray(
-        product if c is None or beta == 0 else product + (c if beta == 1 else beta * c)
-    )
+        total = alpha * total
+    return total if c is None or beta == 0 else total + (c if beta == 1 else beta * c)
 
 
 @kernel("MatMulInteger", why="speed")
