@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from onnxgrad.grad.registry import Formula
 from onnxgrad.grad.unbroadcast import fit
@@ -23,24 +24,29 @@ from onnxgrad.rewrite.pattern import Pattern
 
 @dataclass(frozen=True)
 class Chain:
-    """A pattern over numbers and one capture `x`, or two, `x` and `z`. The formula
-    `f(g, y, captures by name ...)` returns the partial of `x`, or of both.
+    """A pattern over numbers and the captures `ends`, by default `x`, or `x` and `z`. The formula
+    `f(g, y, captures by name ...)` returns the partial of `x`, or a tuple with one per end.
+
+    A formula that asks for `needed`, the values whose adjoints are needed, may return None before
+    it emits anything: then the rules of the single bindings apply.
     """
 
     name: str
     pattern: Pattern
     formula: Formula
+    ends: tuple[str, ...]
 
 
 _CHAINS: dict[tuple[str, str], list[Chain]] = {}
 
 
-def chain(pattern: Pattern) -> Callable[[Formula], Formula]:
+def chain(pattern: Pattern, ends: str = "x z") -> Callable[[Formula], Formula]:
     """Registers the decorated formula. Its docstring states the function of the chain."""
 
     def register(formula: Formula) -> Formula:
+        made = Chain(formula.__name__, pattern, formula, tuple(ends.split()))
         for head in sorted(pattern.heads or ()):
-            _CHAINS.setdefault(head, []).append(Chain(formula.__name__, pattern, formula))
+            _CHAINS.setdefault(head, []).append(made)
         return formula
 
     return register
@@ -56,21 +62,24 @@ def closed(
     """
     for found in _CHAINS.get((root.domain, root.op), ()) if g is not None else ():
         for captured in match_binding(found.pattern, root):
-            ends: list[Var] = [captured[name] for name in ("x", "z") if name in captured]
-            between, beside = _around(root, ends)
+            ends: list[Var | None] = [captured[k] for k in found.ends if k in captured]
+            between, beside = _around(root, [v for v in ends if v is not None])
             inside_needed = any(v in wanted for v in between) or any(v in needed for v in beside)
             if inside_needed or not any(v in needed for v in ends):
                 continue
             at = emitter()
             made = [v.definition for v in between if v.definition is not None]
             at.sources, at.made_by = (*reversed(made), root), f"gradient of {found.name}"
-            partials = found.formula(g, root.out, **call_arguments(found.formula, captured))
+            offered: dict[str, Any] = {**captured, "needed": needed}
+            partials = found.formula(g, root.out, **call_arguments(found.formula, offered))
             pairs = zip(ends, partials if isinstance(partials, tuple) else (partials,))
-            return [
+            closed_by = [
                 (x, fit(partial, x, found.name, True, root, i))
                 for i, (x, partial) in enumerate(pairs)
-                if x in needed
+                if x is not None and x in needed and partial is not None
             ]
+            if closed_by:
+                return closed_by
     return []
 
 

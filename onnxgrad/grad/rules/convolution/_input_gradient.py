@@ -70,9 +70,15 @@ class _Sizes:
         return self.maps == self.channels == 1
 
 
-def input_gradient(g: Var, w: Var, x: Var, geo: Geometry, group: int) -> Var:
-    """sum over m and kernel of g[n, m, o] w[m, c, k] where o s + k d - begin is x's position."""
+def input_gradient(
+    g: Var, w: Var, x: Var, geo: Geometry, group: int, factors: Var | None = None
+) -> Var:
+    """sum over m and kernel of g[n, m, o] w[m, c, k] where o s + k d - begin is x's position.
+
+    factors: (M, 1, ...), by which the weight is multiplied: constants if it is one.
+    """
     sizes = None if FORM.get() == "small" else _sizes(g, w, x, geo, group)
+    w = w if factors is None else w * factors
     if sizes is not None:
         flipped = _can_be_flipped(geo) and _is_flipped_quickly(sizes)
         if _are_few(sizes, geo, flipped):

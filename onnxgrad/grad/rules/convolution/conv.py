@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import vjp
+from onnxgrad.grad.chains import chain
+from onnxgrad.grad.registry import FORM, vjp
 from onnxgrad.grad.rules._common import pad, redirect
 from onnxgrad.grad.rules._geometry import (
     Geometry,
@@ -26,7 +29,9 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.rewrite.pattern import P, capture
 
 
 def bias(g: Var, y: Var, x: Var, w: Var, binding: Binding) -> Var:
@@ -72,6 +77,75 @@ vjp(
     _by_weight,
     bias,
 )
+
+x, w, b, scale, offset, mean, variance = capture("x w b scale offset mean variance")
+_NORMALIZED = P.BatchNormalization(
+    P.Conv(x, w, b.maybe).only.named("conv"), scale, offset, mean, variance, training_mode=0
+).named("norm")
+
+
+@chain(_NORMALIZED, ends="x w b scale offset mean variance")
+def normalized_convolution(
+    g: Var,
+    y: Var,
+    x: Var,
+    w: Var,
+    b: Var | None,
+    scale: Var,
+    mean: Var,
+    variance: Var,
+    conv: Binding,
+    norm: Binding,
+    needed: Collection[Var],
+) -> tuple[Var | None, ...] | None:
+    """y = k (conv(x, w) + b - mean) + offset, k = scale r, r = 1 / sqrt(variance + epsilon). With
+    the gradient V of conv(x, w) by w at the adjoint g, T = sum(g) and D = sum(w V) + (b - mean) T
+    per channel:
+
+        x: the gradient of conv(x, k w) by x at g,  w: k V,  b: k T,  offset: T,  mean: -k T,
+        scale: r D,  variance: -k r^2 D / 2
+
+    Nothing reads the result of the convolution, so onnxruntime folds the normalization into it, and
+    four passes over all positions become three over the weight.
+    """
+    alike = all(v is None or v.dtype == g.dtype for v in (*conv.inputs, *norm.inputs))
+    if w not in needed or not alike or not _is_larger(g, w):
+        return None
+    group, rank = conv.attr("group"), w.rank or 0
+    geo = _geometry(conv, x, conv.out, w, group)
+    inverse = 1.0 / op.Sqrt(variance + norm.attr("epsilon"))
+    slope = scale * inverse
+    factors = op.Reshape(slope, [-1] + [1] * (rank - 1))
+    total = op.ReduceSum(g, [0, *range(2, rank)], keepdims=0)
+    by_weight = weight_gradient(x, g, w, geo, group)
+    along = op.ReduceSum(w * by_weight, list(range(1, rank)), keepdims=0)
+    along = along - (mean if b is None else mean - b) * total
+    return (
+        input_gradient(g, w, x, geo, group, factors) if x in needed else None,
+        by_weight * factors,
+        None if b is None else total * slope,
+        along * inverse,
+        total,
+        -(total * slope),
+        along * slope * inverse * inverse * -0.5,
+    )
+
+
+# from how many elements on a pass takes longer than the bindings that replace it
+_MANY = 1 << 14
+
+
+def _is_larger(g: Var, w: Var) -> bool:
+    """Whether g has many elements, and twice as many as the weight. An unknown number of images
+    counts as one.
+    """
+    if FORM.get() == "small" or g.dtype not in (TensorProto.FLOAT, TensorProto.DOUBLE):
+        return False
+    if not g.shape or not w.shape:
+        return False
+    images = g.shape[0] if isinstance(g.shape[0], int) else 1
+    count, weights = element_count((images, *g.shape[1:])), element_count(w.shape)
+    return bool(count and weights and count >= max(_MANY, 2 * weights))
 
 
 def _transposed_geometry(binding: Binding, x: Var, w: Var) -> Geometry:

@@ -10,6 +10,8 @@ import pytest
 
 import onnxgrad
 from onnxgrad import gradient
+from onnxgrad.grad.rules.convolution import conv
+from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, check_op, normal
 from tests.helpers import parse
@@ -172,3 +174,91 @@ def test_a_convolution_stays_without_its_weight_s_gradient_or_with_few_images() 
     assert len(_convolutions(gradient(_images(3)[0], ["w"], "s"))) == 1
     assert len(_convolutions(gradient(model, ["w"], "s", form="small"))) == 2
     assert len(_convolutions(onnxgrad.linearize(model, ["w"], "s").forward)) == 1
+
+
+PLACED = "gradient of normalized_convolution"
+
+
+def _normalized(attributes: str, x: tuple[int, ...], w: tuple[int, ...], *, more: str = "") -> Any:
+    """A model whose BatchNormalization reads a Conv, and its feeds: scale 0 in the first map."""
+    feeds = {"x": normal(*x), "w": normal(*w), "b": normal(w[0]), "s": normal(w[0], seed=1)}
+    feeds |= {"o": normal(w[0], seed=2), "m": normal(w[0], seed=3)}
+    feeds["v"] = np.abs(normal(w[0], seed=4)) + 0.5
+    feeds["s"][0] = 0
+    inputs = ", ".join(f"float[{','.join(map(str, v.shape))}] {k}" for k, v in feeds.items())
+    body = f"c = Conv {attributes} (x, w, b) y = BatchNormalization (c, s, o, m, v) {more}"
+    rank = ",".join("abcd"[: len(x)])
+    return parse(f"g ({inputs}) => (float[{rank}] {'z' if more else 'y'}) {{ {body} }}"), feeds
+
+
+def _rules(graph: onnx.ModelProto) -> set[str]:
+    return {
+        p.value for n in graph.graph.node for p in n.metadata_props if p.key == "onnxgrad.made_by"
+    }
+
+
+@pytest.mark.parametrize(
+    ("attributes", "x", "w"),
+    [
+        ("", (2, 3, 9, 8), (4, 3, 2, 2)),
+        ("<strides = [2, 1], pads = [1, 0, 2, 1]>", (2, 3, 9, 8), (4, 3, 3, 2)),
+        ("<group = 4, pads = [1, 1, 1, 1]>", (2, 4, 6, 7), (4, 1, 3, 3)),
+        ("<strides = [2], dilations = [2]>", (3, 2, 19), (2, 2, 3)),
+    ],
+)
+def test_a_normalized_convolution(
+    attributes: str, x: tuple[int, ...], w: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv, "_MANY", 1)
+    model, feeds = _normalized(attributes, x, w)
+    assert PLACED in _rules(gradient(model, ["w"], "y", adjoint="input"))
+    check_model(model, feeds)
+    check_model(parse(onnx.printer.to_text(model.graph).replace("(x, w, b)", "(x, w)")), feeds)
+
+
+def test_a_normalized_convolution_of_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv, "_MANY", 1)
+    model, feeds = _normalized("", (2, 3, 9, 8), (4, 3, 2, 2))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    assert PLACED in _rules(gradient(model, ["w"], "y", adjoint="input"))
+    check_model(model, feeds)
+
+
+@pytest.mark.parametrize(
+    ("wrt", "more", "options"),
+    [
+        (["s", "x"], "", {}),  # without the weight's gradient
+        (["w", "c"], "", {}),
+        (["w"], "e = Exp (c) z = Add (y, e)", {}),  # another reader of the convolution
+        (["w"], "", {"form": "small"}),
+    ],
+)
+def test_a_convolution_and_its_normalization_stay_apart(
+    wrt: list[str], more: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv, "_MANY", 1)
+    model, feeds = _normalized("", (2, 3, 9, 8), (4, 3, 2, 2), more=more)
+    assert PLACED not in _rules(gradient(model, wrt, adjoint="input", **options))
+    check_model(model, feeds, [v for v in wrt if v != "c"])
+
+
+def test_few_positions_or_a_large_weight_stay_apart() -> None:
+    for x, w in (((2, 3, 9, 8), (4, 3, 2, 2)), ((1, 64, 18, 18), (64, 64, 3, 3))):
+        model, _ = _normalized("", x, w)
+        assert PLACED not in _rules(gradient(model, ["w"], "y", adjoint="input"))
+    model, _ = _normalized("", (1, 64, 66, 66), (64, 64, 3, 3))
+    assert PLACED in _rules(gradient(model, ["w"], "y", adjoint="input"))
+
+
+def test_a_normalized_convolution_in_onnxruntime_is_as_exact() -> None:
+    """Against float64: sums of the weight times its gradient in place of sums over positions."""
+    model, feeds = _normalized("<pads = [1, 1, 1, 1]>", (4, 8, 32, 32), (16, 8, 3, 3))
+    feeds = {k: v.astype(np.float32) for k, v in feeds.items()}
+    graph = gradient(model, ["w", "s", "v"], "y", adjoint="input")
+    assert PLACED in _rules(graph)
+    feeds["y_grad"] = normal(4, 16, 32, 32, seed=5).astype(np.float32)
+    found = run(graph, feeds)
+    exact = reference(graph, {k: v.astype(np.float64) for k, v in feeds.items()})
+    for name in ("w_grad", "s_grad", "v_grad"):
+        scale = np.abs(exact[name]).max()
+        np.testing.assert_allclose(found[name], exact[name], rtol=0, atol=3e-6 * scale)
