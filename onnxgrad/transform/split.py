@@ -219,7 +219,7 @@ def _is_fused(v: Var, forward: Collection[Binding]) -> bool:
     b, users = v.definition, [u for u in v.users if u in forward]
     if b is None or b.op not in ("Mul", "Div") or len(users) != 1 or not users[0].is_op("MatMul"):
         return False
-    return any(w is not None and w.is_constant and not w.shape for w in b.inputs)
+    return any(w is not None and w.is_constant and w.shape in ((), (1,)) for w in b.inputs)
 
 
 def _ancestors(block: BindingBlock, ends: Iterable[Var]) -> set[Binding]:

@@ -183,6 +183,29 @@ def test_the_forward_part_has_the_kernels_of_the_model() -> None:
     assert [n.op_type for n in parts.forward.graph.node] == ["LSTM"]
 
 
+@pytest.mark.parametrize("scale", ["float c = {0.5}", "float[1] c = {0.5}"])
+def test_the_operands_of_a_product_are_kept_before_they_are_scaled(scale: str) -> None:
+    """onnxruntime multiplies in the product, unless the graph returns the scaled operand."""
+    model = parse(f"""g (float[2,64,8] x, float[8,8] a, float[8,8] b) => (float[2,64,64] y) <{scale}> {{
+        p = MatMul (x, a)  q = Mul (p, c)  k = MatMul (x, b)  t = Transpose <perm = [0, 2, 1]> (k)
+        s = Mul (t, c)  z = MatMul (q, s)  y = Softmax <axis = -1> (z) }}""")
+    assert kept(onnxgrad.linearize(model)) == ["x", "a", "b", "y", "p", "t"]
+
+
+@pytest.mark.parametrize(("rows", "width", "again"), [(4, 8, True), (4096, 768, False)])
+def test_few_values_are_kept_rather_than_few_bytes(rows: int, width: int, again: bool) -> None:
+    """An output costs onnxruntime and Python more than a few bytes do; a budget counts bytes."""
+    model = parse(f"""g (float[{rows},{width}] x, float[{width},{width}] a, float[{width}] s)
+        => (float[{rows},{width}] y) {{
+        p = MatMul (x, a)  n = LayerNormalization (p, s)  y = Tanh (n) }}""")
+    parts = onnxgrad.linearize(model, "x")
+    moments = [r for r in parts.manifest.residuals if r.shape == (rows, 1)]
+    assert len(moments) == (0 if again else 2)
+    assert ("LayerNormalization" in [n.op_type for n in parts.backward.graph.node]) == again
+    bytes_kept = 4 * rows * (width + 2)
+    assert onnxgrad.linearize(model, "x", keep=bytes_kept).manifest.bytes <= bytes_kept
+
+
 NESTED = {
     "If": """g (float[4] x, bool go) => (float[4] y) { a = Exp (x)  b = Tanh (a)
         z = If (go) <then_branch = t () => (float[4] p) { q = Sin (b) p = Mul (q, a) },

@@ -6,10 +6,10 @@ the sink's side is available to the backward part. A cut edge costs the bytes of
 kept, or the work of a binding that is computed again. (The partitioner of PyTorch's AOTAutograd
 solves the same problem: https://dev-discuss.pytorch.org/t/467.)
 
-Policies: "auto" computes cheap bindings again; "everything" keeps all values that the backward part
-reads. "products" keeps results of matrix products, "nothing" keeps only inputs, names keep these
-values; all three compute the rest again. A budget in bytes keeps the values that save the most
-work. Random draws are always kept.
+Policies: "auto" computes cheap bindings again and prefers few values; "everything" keeps all values
+that the backward part reads. "products" keeps results of matrix products, "nothing" keeps only
+inputs, names keep these values; all three compute the rest again. A budget in bytes keeps the
+values that save the most work. Random draws are always kept.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ _LARGEST = 1 << 62  # bytes that no machine has
 # the smallest of equal cuts is chosen
 _BYTE = 1 << 12
 _AGAIN = 1 << 8
+# bytes that "auto" adds to each kept value and to each binding: what onnxruntime spends on one
+# output or one node, apart from its elements
+_CALL = 1 << 12
 # steps of the bisection that fits the price of work to a budget
 _STEPS = 12
 
@@ -139,6 +142,7 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
     byte.
     """
     network, free = Network(), dict.fromkeys(flow.free)
+    call = _CALL if policy == "auto" else 0
     source, sink = "source", "sink"
     fixed = set(flow.bindings) if policy == "everything" else _compared(flow)
     fixed.update(b for b in flow.bindings if any(draws(inner) for inner in _with_inner(b)))
@@ -147,14 +151,15 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
     for b in flow.bindings:
         once = b in fixed or _is_once(b, policy)
         weight = price if policy in ("auto", "work") else 0
-        network.add(source, b, UNLIMITED if once else work_of(b, flow.dims) * weight + 1)
+        work = (work_of(b, flow.dims) + call) * weight + 1
+        network.add(source, b, UNLIMITED if once else work)
         kept = once if policy in ("nothing", "products", "names") else True
         for v in b.outputs:
             if v is None or v in free:
                 continue
             # the input of a backward part has a type
             typed = isinstance(v.type, TensorType) and v.dtype
-            size = 0 if v in named else size_of(v, flow.dims) * _BYTE
+            size = 0 if v in named else (size_of(v, flow.dims) + call) * _BYTE
             size += size // 4 if v in flow.fused else 0
             network.add(b, v, size + 1 if typed and (kept or v in named) else UNLIMITED)
         for read in b.reads():
