@@ -15,6 +15,7 @@ from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of, symb
 from onnxgrad.verify.onnxruntime_check import Settings
 from onnxgrad.verify.proof_model import TWO_GB, ProofModel
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.trials import Trial
 from onnxgrad.wording import counted
 
@@ -22,44 +23,60 @@ _NAMED = 3  # values named in one reason
 _SHOWN = 200  # characters of a reason
 
 
-def contradictions(
-    original: ProofModel, candidate: ProofModel, trials: Sequence[Trial], settings: Settings
-) -> tuple[list[str], list[str]]:
-    """Returns contradictions between the runs and the shapes that only the candidate declares, and
-    notes on why shapes were not compared: weights over 2 GB, or a candidate that does not run with
-    shapes as outputs.
+class DeclaredShapes:
+    """The shapes that only the candidate declares, and a model that computes them. `open` may be
+    called ahead.
     """
-    known = {v.name: v.type for v in original.proto.graph.value_info}
-    made = {name for node in candidate.proto.graph.node for name in node.output}
-    new = [
-        v
-        for v in candidate.proto.graph.value_info
-        if v.name in made and v.type.tensor_type.HasField("shape") and known.get(v.name) != v.type
-    ]
-    if not new:
-        return [], []
-    if candidate.weights().ByteSize() > TWO_GB:
-        return [], _unchecked(len(new), "the model passes 2 GB")
-    try:
-        session = settings.open(_with_shapes(candidate, new), optimize=False)
+
+    def __init__(self, original: ProofModel, candidate: ProofModel, settings: Settings) -> None:
+        self.candidate, self.settings = candidate, settings
+        known = {v.name: v.type for v in original.proto.graph.value_info}
+        made = {name for node in candidate.proto.graph.node for name in node.output}
+        self.new = [
+            v
+            for v in candidate.proto.graph.value_info
+            if v.name in made
+            and v.type.tensor_type.HasField("shape")
+            and known.get(v.name) != v.type
+        ]
+        self._session: Session | None = None
+
+    def open(self) -> Session | None:
+        """Opens the model; None if there is no shape, or over 2 GB of weights. Raises errors as
+        `open_session`.
+        """
+        if self._session is None and self.new and self.candidate.weights().ByteSize() <= TWO_GB:
+            model = _with_shapes(self.candidate, self.new)
+            self._session = self.settings.open(model, optimize=False)
+        return self._session
+
+    def contradictions(self, trials: Sequence[Trial]) -> tuple[list[str], list[str]]:
+        """Returns contradictions between the runs and the shapes, and notes on why shapes were not
+        compared: weights over 2 GB, or a candidate that does not run with shapes as outputs.
+        """
         wrong: dict[str, str] = {}
-        for trial in trials:
-            sizes = _sizes(candidate.proto.graph, trial.feeds)
-            found = session.run(trial.feeds, outputs=[_shape_name(v.name) for v in new])
-            for v in new:
-                real = tuple(np.asarray(found[_shape_name(v.name)]).tolist())
-                shape = _declared(v, sizes)
-                if not _fits(shape, real):
-                    wrong.setdefault(v.name, f"'{v.name}' is declared {shape} and is {real}")
-    except (RunFailed, InputError) as error:
-        return [], _unchecked(len(new), getattr(error, "reason", str(error))[:_SHOWN])
-    if not wrong:
-        return [], []
-    more = counted(len(wrong) - _NAMED, "more value") if len(wrong) > _NAMED else ""
-    return [
-        f"declared shapes are wrong: {'; '.join([*wrong.values()][:_NAMED])}"
-        + (f"; {more}" if more else "")
-    ], []
+        try:
+            session = self.open()
+            if session is None:
+                return [], _unchecked(len(self.new), "the model passes 2 GB") if self.new else []
+            for trial in trials:
+                sizes = _sizes(self.candidate.proto.graph, trial.feeds)
+                found = session.run(trial.feeds, outputs=[_shape_name(v.name) for v in self.new])
+                for v in self.new:
+                    real = tuple(np.asarray(found[_shape_name(v.name)]).tolist())
+                    shape = _declared(v, sizes)
+                    if not _fits(shape, real):
+                        wrong.setdefault(v.name, f"'{v.name}' is declared {shape} and is {real}")
+        except (RunFailed, InputError) as error:
+            why = getattr(error, "reason", str(error))[:_SHOWN]
+            return [], _unchecked(len(self.new), why)
+        if not wrong:
+            return [], []
+        more = counted(len(wrong) - _NAMED, "more value") if len(wrong) > _NAMED else ""
+        return [
+            f"declared shapes are wrong: {'; '.join([*wrong.values()][:_NAMED])}"
+            + (f"; {more}" if more else "")
+        ], []
 
 
 def _unchecked(count: int, why: str) -> list[str]:

@@ -15,6 +15,7 @@ from onnx import ModelProto
 from onnxgrad.errors import CannotRun
 from onnxgrad.interpreter import cores
 from onnxgrad.verify.custom_operators.boundaries import unknown_operators
+from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle
@@ -55,7 +56,11 @@ class OriginalRuns:
         self.oracle = Oracle(original, original, budget) if "float64" in legs else None
 
     def run(self) -> OriginalRuns:
-        """Chooses the cases and runs the original on them. Raises errors as `open_original` and
+        """Chooses the cases and runs the original on them. Raises errors as `choose`."""
+        return self.choose().compute()
+
+    def choose(self) -> OriginalRuns:
+        """Opens the original and chooses the cases. Raises errors as `open_original` and
         `choose_cases`, and UnknownOperator.
         """
         request = self.request
@@ -80,6 +85,10 @@ class OriginalRuns:
         if settings.early is not None and self.session is not None:
             feeds = [case.feeds for case in cases]
             settings.early.begin(self.original.source, legal_ways(settings), feeds)
+        return self
+
+    def compute(self) -> OriginalRuns:
+        """Runs the original in float64 on the cases."""
         if self.oracle is not None:
             for trial in self.trials:
                 known = self.session is None
@@ -87,13 +96,18 @@ class OriginalRuns:
         return self
 
     def hold(self, candidate: ProofModel, demands: Demands) -> None:
-        """Sets the second model. If runs may be early, begins its runs in onnxruntime."""
+        """Sets the second model. If runs may be early, begins its runs in onnxruntime, and opens
+        the model that computes its shapes.
+        """
         if self.oracle is not None:
             self.oracle.subjects["candidate"], self.oracle.demands = candidate, demands
         settings = self.request.settings
+        self.shapes = DeclaredShapes(self.original, candidate, settings)
         if settings.early is not None and self.session is not None:
             feeds = [demands.names.feeds(trial.feeds) for trial in self.trials]
             settings.early.begin(candidate.source, both_ways(settings), feeds)
+            if not self.request.names:
+                settings.early.line.call(self.shapes.open)
 
     def _attempt(self, feeds: Results) -> Results:
         """Runs the original, in onnxruntime if that check runs. The run shows whether the model
@@ -119,7 +133,8 @@ class Ahead(contextlib.ExitStack):
             early = EarlyRuns(threads.enter_context(Background("cpu")))
             self.request = replace(request, settings=replace(request.settings, early=early))
             self._original = line.call(proof_model, model)
-            self._runs = line.call(lambda: OriginalRuns(self.original(), self.request).run())
+            runs = line.call(lambda: OriginalRuns(self.original(), self.request).choose())
+            self._chosen, self._runs = runs, line.call(lambda: runs.result().compute())
             self.push(threads.pop_all())
 
     def original(self) -> ProofModel:
@@ -130,12 +145,13 @@ class Ahead(contextlib.ExitStack):
         self, original: ProofModel, candidate: ProofModel, request: Request
     ) -> OriginalRuns | None:
         """Waits for the runs, and returns them if they are of this original and such a request.
-        Meanwhile the candidate's sessions open. Raises errors as `OriginalRuns.run`.
+        Meanwhile, after the cases were chosen, the candidate's sessions open. Raises errors as
+        `OriginalRuns.run`.
         """
         if original is not self.original() or not request.alike(self.request):
             return None
         settings = self.request.settings
-        if settings.early is not None and "onnxruntime" in request.legs:
+        if settings.early is not None and self._chosen.result().session is not None:
             settings.early.begin(candidate.source, both_ways(settings))
         return self._runs.result()
 

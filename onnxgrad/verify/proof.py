@@ -9,11 +9,11 @@ optimisations on and off, between one and two threads, and from the float64 refe
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +35,6 @@ from onnxgrad.verify.custom_operators.boundaries import (
     around,
 )
 from onnxgrad.verify.custom_operators.result_types import CannotCut
-from onnxgrad.verify.declared_shapes import contradictions
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.float64_check import (
     Oracle,
@@ -265,7 +264,7 @@ def _compared(
         unproved=draws.reasons(request.bounds),
         random=demands.random,
     )
-    report = _judged(search, request, demands, found, runs.ran)
+    report = _judged(search, request, demands, found, runs)
     if request.keep is not None:
         notes = keep_run(request.keep, search.trials[0], original.proto)
         report = replace(report, notes=(*report.notes, *notes))
@@ -277,21 +276,21 @@ def _compared(
 
 
 def _judged(
-    search: Search, request: Request, demands: Demands, found: Found, ran: dict[str, Leg]
+    search: Search, request: Request, demands: Demands, found: Found, runs: OriginalRuns
 ) -> Report:
     """Runs the checks on all cases, and adds their coverage."""
     original, candidate, trials = search.original, search.candidate, search.trials
-    oracle = search.oracle
+    oracle, ran = search.oracle, runs.ran
     if search.session is not None:
         if oracle is not None:
             widen_by_rounding(oracle, trials)
         early = request.settings.early
-        shapes = functools.partial(contradictions, original, candidate, trials, request.settings)
-        later = None if early is None or request.names else early.line.call(shapes)
+        shapes = None if request.names else partial(runs.shapes.contradictions, trials)
+        later = None if early is None or shapes is None else early.line.call(shapes)
         ran["onnxruntime"] = onnxruntime_check(
             original, candidate, trials, found, request.settings, demands, search.at_zero
         )
-        if not request.names:
+        if shapes is not None:
             wrong, notes = shapes() if later is None else later.result()
             found.unproved += wrong
             found.notes += notes
