@@ -145,12 +145,17 @@ class Output:
             with self.results.use_theme(Theme({"markdown.code": "cyan"})):
                 self.results.print(rendered, width=min(self.results.width, _LINE))
 
-    def json(self, data: dict[str, Any]) -> None:
-        """Writes `data` to the file of --json, completely or not at all."""
+    def json(self, data: dict[str, Any] | Callable[[], dict[str, Any]]) -> None:
+        """Writes `data`, or the result of calling it, to the file of --json, completely or not at
+        all.
+        """
+        if self._json is None:
+            return
+        text = printable_json(data() if callable(data) else data)
         if self._json == "-":
-            print(printable_json(data), file=sys.stdout)
-        elif self._json is not None:
-            self.write("--json", self._json, printable_json(data) + "\n")
+            print(text, file=sys.stdout)
+        else:
+            self.write("--json", self._json, text + "\n")
 
     def write(self, option: str, file: str, text: str) -> None:
         """Writes the text to the file of an option, completely or not at all. Raises InputError."""

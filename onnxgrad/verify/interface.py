@@ -141,6 +141,8 @@ class Demands:
     # the float dtypes on the paths to each output of the first model
     dtypes: Mapping[str, Collection[str]] = field(default_factory=dict)
     random: Collection[str] = ()  # outputs that depend on unmatched random draws
+    # by output of the first model, the dtypes of recomputed weights on its paths
+    computed: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     def on_paths(self, output: str) -> Collection[str]:
         """Returns the float dtypes on the paths to an output. A part `y[0:2]` has those of its

@@ -234,7 +234,9 @@ def _compared(
         return _nothing_ran(request, start, "the interfaces differ", broken)
     draws = same_draws(original, candidate, demands.names.outputs)
     original, candidate = draws.original, draws.candidate
-    demands = replace(demands, random=frozenset(draws.left))
+    exact = "float64" in request.legs
+    computed = _recomputed(original, candidate, request.weights, demands) if exact else {}
+    demands = replace(demands, random=frozenset(draws.left), computed=computed)
     try:
         runs = None if early is None else early.runs(original, candidate, request)
         runs = runs or OriginalRuns(original, request).run()
@@ -295,8 +297,7 @@ def _judged(
             found.unproved += wrong
             found.notes += notes
     if oracle is not None:
-        computed = _recomputed(original, candidate, request.weights, demands.names.outputs)
-        ran["float64"] = float64_check(oracle, trials, found, computed)
+        ran["float64"] = float64_check(oracle, trials, found, demands.computed)
         if quantises(original.proto) and ran["float64"].cases == len(trials):
             ran |= _of_quantised(oracle, trials, found, ran)
     if not any(leg.ran for leg in ran.values()):
@@ -376,15 +377,15 @@ def _recomputed(
     original: ProofModel,
     candidate: ProofModel,
     weights: str,
-    names: Mapping[str, str],
+    demands: Demands,
 ) -> dict[str, set[int]]:
     """Returns, by output of the original, the dtypes of recomputed weights on its paths, according
-    to the caller or to the weights themselves. `names`: the candidate's names of the outputs.
+    to the caller or to the weights themselves.
     """
     if weights == "same":
         return {}
     claimed = weights == "rounded"
-    computed = new_weights(original, candidate, claimed=claimed)
+    computed, names = new_weights(original, candidate, claimed=claimed), demands.names.outputs
     anywhere = any(computed.values()) or not claimed
     return {
         v.name: computed.get(names.get(v.name, v.name), set()) if anywhere else {TensorProto.FLOAT}

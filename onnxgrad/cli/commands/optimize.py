@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             out.complain(str(outcome.error))
     code = max(o.exit_code for o in outcomes)
     write_html(args, functools.partial(_page, outcomes), out)
-    out.json({"models": [o.to_dict() for o in outcomes], "exit_code": code})
+    out.json(lambda: {"models": [o.to_dict() for o in outcomes], "exit_code": code})
     if len(models) > 1:
         out.show(summary(outcomes))
     elif outcomes[0].error is not None:
