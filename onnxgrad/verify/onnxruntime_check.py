@@ -35,9 +35,9 @@ class Settings:
     threads: int
     early: EarlyRuns | None = field(default=None, compare=False, repr=False)
 
-    def open(self, model: Model, *, optimize: bool) -> Session:
+    def open(self, model: Model, *, optimize: bool, again: bool = False) -> Session:
         """Opens a session for a model, on the CPU if the provider has no kernel for any of its
-        nodes. Raises errors as `open_session`.
+        nodes. `again` and errors as in `open_session`.
         """
         opened = None if self.early is None else self.early.opened(self, model, optimize)
         return opened or open_session(
@@ -46,6 +46,7 @@ class Settings:
             optimize=optimize,
             threads=self.threads,
             may_idle=True,
+            again=again,
         )
 
 
@@ -60,15 +61,22 @@ class EarlyRuns:
         self._sessions: dict[object, tuple[Model, Later[Session | None]]] = {}
 
     def begin(
-        self, model: Model, ways: Iterable[tuple[Settings, bool]], feeds: Sequence[Feeds] = ()
+        self,
+        model: Model,
+        ways: Iterable[tuple[Settings, bool]],
+        feeds: Sequence[Feeds] = (),
+        again: bool = False,
     ) -> None:
         """Begins to open a model in several ways (settings, and whether onnxruntime optimises), if
-        that has not begun, and to run it on some feeds.
+        that has not begun, and to run it on some feeds. `again`: as in `open_session`.
         """
         for settings, optimize in ways:
             key = settings, id(model), optimize
             if key not in self._sessions:
-                self._sessions[key] = model, self.line.call(self._open, settings, model, optimize)
+                self._sessions[key] = (
+                    model,
+                    self.line.call(self._open, settings, model, optimize, again and optimize),
+                )
             opened = self._sessions[key][1]
             if feeds:
                 self._sessions[key] = model, self.line.call(self._run, opened, feeds)
@@ -80,11 +88,13 @@ class EarlyRuns:
         begun = self._sessions.pop((settings, id(model), optimize), None)
         return None if begun is None else begun[1].result()
 
-    def _open(self, settings: Settings, model: Model, optimize: bool) -> Session | None:
+    def _open(
+        self, settings: Settings, model: Model, optimize: bool, again: bool
+    ) -> Session | None:
         if self._room <= 0:
             return None
         try:
-            return replace(settings, early=None).open(model, optimize=optimize)
+            return replace(settings, early=None).open(model, optimize=optimize, again=again)
         except OnnxgradError:  # the check meets it where it belongs
             self._room = 0
             return None

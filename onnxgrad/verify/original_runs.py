@@ -14,6 +14,7 @@ from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun
 from onnxgrad.interpreter import cores
+from onnxgrad.ir.protobufs import weight_elements
 from onnxgrad.verify.custom_operators.boundaries import unknown_operators
 from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.generate import Feeder
@@ -38,6 +39,9 @@ from onnxgrad.verify.trials import Trial
 from onnxgrad.wording import option
 
 REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
+
+
+_MOST_WRITTEN = 1 << 23  # elements of weights
 
 
 class OriginalRuns:
@@ -67,7 +71,7 @@ class OriginalRuns:
         settings = request.settings
         if settings.early is not None and "onnxruntime" in request.legs:
             ways = [(settings, False), *legal_ways(settings)[:1]]
-            settings.early.begin(self.original.source, ways)
+            settings.early.begin(self.original.source, ways, again=self._again)
             if self.oracle is not None:
                 self.oracle.prepare()
         if "onnxruntime" in request.legs:
@@ -84,7 +88,8 @@ class OriginalRuns:
         self.trials = [Trial.of(case, request.excuse) for case in cases]
         if settings.early is not None and self.session is not None:
             feeds = [case.feeds for case in cases]
-            settings.early.begin(self.original.source, legal_ways(settings), feeds)
+            ways = legal_ways(settings)
+            settings.early.begin(self.original.source, ways, feeds, again=self._again)
         return self
 
     def compute(self) -> OriginalRuns:
@@ -108,6 +113,11 @@ class OriginalRuns:
             settings.early.begin(candidate.source, both_ways(settings), feeds)
             if not self.request.names:
                 settings.early.line.call(self.shapes.open)
+
+    @property
+    def _again(self) -> bool:
+        """True if onnxruntime writes the optimised original faster than it optimises again."""
+        return weight_elements(self.original.proto.graph) <= _MOST_WRITTEN
 
     def _attempt(self, feeds: Results) -> Results:
         """Runs the original, in onnxruntime if that check runs. The run shows whether the model

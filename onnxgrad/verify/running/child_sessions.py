@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import os
 import re
 import time
 from collections import OrderedDict
@@ -56,6 +57,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, Any] = OrderedDict()
+        self._optimized = ("", b"")  # a model's digest, and the model as onnxruntime optimised it
 
     def has(self, key: str) -> bool:
         return key in self._open
@@ -101,12 +103,7 @@ class Sessions:
             providers.append(CPU)
         keep = config.get("keep", CACHED_SESSIONS)
         self._shrink(keep if on_cpu else min(keep, DEVICE_SESSIONS) - 1)
-        session = ort.InferenceSession(
-            model if isinstance(model, str) else bytes(model),
-            options,
-            providers=providers,
-            enable_fallback=0,
-        )
+        session = self._made(model, options, providers, config.get("again", ""))
         used = session.get_providers()
         if provider not in used:
             return {"missing": provider, "available": used}
@@ -118,6 +115,30 @@ class Sessions:
             "providers": used,
             "placement": {} if on_cpu else _placement(session),
         }
+
+    def _made(
+        self, model: bytes | bytearray | str, options: Any, providers: list[Any], digest: str
+    ) -> Any:
+        """Returns a new session. `digest`: of a model that is opened again with other threads. Then
+        onnxruntime stores the graph that it optimised, and optimises only once.
+        """
+        import onnxruntime as ort
+
+        def opened(given: bytes | str) -> Any:
+            return ort.InferenceSession(given, options, providers=providers, enable_fallback=0)
+
+        if digest and digest == self._optimized[0]:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            return opened(self._optimized[1])
+        given = model if isinstance(model, str) else bytes(model)
+        if not digest or not hasattr(os, "memfd_create"):
+            return opened(given)
+        # a file in memory, which a killed process cannot leave behind
+        with os.fdopen(os.memfd_create("optimized"), "rb") as file:
+            options.optimized_model_filepath = f"/proc/self/fd/{file.fileno()}"
+            session = opened(given)
+            self._optimized = digest, file.read()
+        return session
 
     def _shrink(self, count: int) -> None:
         while len(self._open) > count:

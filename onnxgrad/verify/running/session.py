@@ -255,11 +255,13 @@ def open_session(
     timeout: float = SECONDS,
     keep: int = CACHED_SESSIONS,
     may_idle: bool = False,
+    again: bool = False,
 ) -> Session:
     """Loads a model in the child. `session_options`: onnxruntime's session configuration entries.
     `keep`: how many sessions the child may hold (two on a device). Beyond that, the least recently
     used session is dropped, and loaded again at its next run. `may_idle`: accept a model of which
-    no node runs on the provider.
+    no node runs on the provider. `again`: the model is opened with other threads as well, and
+    onnxruntime optimises it only once.
 
     Raises InputError if the provider or onnxruntime is missing, and RunFailed if the model does not
     load.
@@ -277,6 +279,7 @@ def open_session(
         "options": dict(session_options),
         "keep": keep,
         "libraries": list(LIBRARIES),
+        "again": digest if again else "",
     }
     key = f"{digest} {optimize} {threads} {sorted(session_options.items())} {list(LIBRARIES)}"
     with _held(provider) as child:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.running.child_sessions import (
     CACHED_SESSIONS,
     EXOTIC,
@@ -19,7 +22,7 @@ from onnxgrad.verify.running.child_sessions import (
     tensor_kind,
     unpack,
 )
-from tests.helpers import parse
+from tests.helpers import MODELS_DIR, parse
 
 CONFIG: dict[str, Any] = {
     "provider": "CPUExecutionProvider",
@@ -50,6 +53,19 @@ def test_sessions_are_dropped_oldest_first() -> None:
     for number in range(CACHED_SESSIONS + 1):
         sessions.open(str(number), model, CONFIG)
     assert not sessions.has("0") and sessions.has("1")
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs a file in memory")
+def test_onnxruntime_optimises_once_and_the_other_session_computes_the_same_bits() -> None:
+    path, results = str(MODELS_DIR / "lstmcell.onnx"), []
+    feeds = feeds_for(onnx.load(path), seed=0)
+    for again, second in (("", path), ("digest", "this file is not read.onnx")):
+        sessions = Sessions()
+        for threads, model in ((1, path), (2, second)):
+            sessions.open("it", model, {**CONFIG, "threads": threads, "again": again})
+            results.append(sessions.run("it", feeds, None))
+    for usual, other in zip(results[:2], results[2:]):
+        assert all(np.array_equal(usual[name], other[name]) for name in usual)
 
 
 def test_kinds() -> None:
