@@ -44,9 +44,9 @@ _LARGEST = 1 << 62  # bytes that no machine has
 # the smallest of equal cuts is chosen
 _BYTE = 1 << 12
 _AGAIN = 1 << 8
-# bytes that "auto" adds to each kept value and to each binding: what onnxruntime spends on one
-# output or one node, apart from its elements
-_CALL = 1 << 12
+# what "auto" adds to each kept value and to each binding: the time of an output and of a node apart
+# from their elements, as kept bytes
+_OUTPUT, _NODE = 1 << 12, 1 << 10
 # steps of the bisection that fits the price of work to a budget
 _STEPS = 12
 
@@ -142,7 +142,7 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
     byte.
     """
     network, free = Network(), dict.fromkeys(flow.free)
-    call = _CALL if policy == "auto" else 0
+    output, node = (_OUTPUT, _NODE * _BYTE) if policy == "auto" else (0, 0)
     source, sink = "source", "sink"
     fixed = set(flow.bindings) if policy == "everything" else _compared(flow)
     fixed.update(b for b in flow.bindings if any(draws(inner) for inner in _with_inner(b)))
@@ -151,7 +151,7 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
     for b in flow.bindings:
         once = b in fixed or _is_once(b, policy)
         weight = price if policy in ("auto", "work") else 0
-        work = (work_of(b, flow.dims) + call) * weight + 1
+        work = work_of(b, flow.dims) * weight + node + 1
         network.add(source, b, UNLIMITED if once else work)
         kept = once if policy in ("nothing", "products", "names") else True
         for v in b.outputs:
@@ -159,7 +159,7 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
                 continue
             # the input of a backward part has a type
             typed = isinstance(v.type, TensorType) and v.dtype
-            size = 0 if v in named else (size_of(v, flow.dims) + call) * _BYTE
+            size = 0 if v in named else (size_of(v, flow.dims) + output) * _BYTE
             size += size // 4 if v in flow.fused else 0
             network.add(b, v, size + 1 if typed and (kept or v in named) else UNLIMITED)
         for read in b.reads():
