@@ -113,6 +113,7 @@ RULES = [
     simplify_arithmetic.number_into_exponent,
     simplify_arithmetic.another_number_into_exponent,
     simplify_arithmetic.difference_of_squares,
+    simplify_arithmetic.number_into_gemm,
     shapes.commuting_with_expand,
     shapes.left_of_expand,
     shapes.right_of_expand,

@@ -185,6 +185,25 @@ def another_number_into_exponent(a: Var, b: Var, c: Var, d: Var) -> Any:
     return a * op.Exp(np.asarray(q + np.log(p)).astype(p.dtype) - b)
 
 
+_PRODUCT = P.Gemm(a, b).only.named("product")
+
+
+@rewrite(P.Mul(_PRODUCT | P.Reshape(_PRODUCT, d).only.named("reshape"), c), shrinks=count())
+def number_into_gemm(
+    a: Var, b: Var, c: Var, product: Binding, d: Var | None = None, reshape: Binding | None = None
+) -> Any:
+    """Gemm(a, b) c = Gemm(a, b, alpha c) for a number c, also through a Reshape"""
+    p = number(c)
+    if p is None or product.out.dtype not in FLOAT_DTYPES:
+        return None
+    alpha = float(p) * product.attr("alpha")
+    if not (1e-30 <= abs(alpha) < 1e30 and float(np.float32(alpha)) == alpha):
+        return None  # the attribute is a float32
+    attributes = {**product.attrs, "alpha": alpha}
+    scaled = op.Gemm(a, b, **attributes)
+    return scaled if reshape is None else op.Reshape(scaled, d, **reshape.attrs)
+
+
 @rewrite(P.Mul(x, P.Sub(c, P.Mul(a, a).only).only), shrinks=count())
 def difference_of_squares(x: Var, a: Var, c: Var) -> Any:
     """x (1 - t t) = (x (1 + t)) (1 - t), where x (1 + t) is computed already (the derivative of

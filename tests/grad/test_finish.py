@@ -35,6 +35,9 @@ LAWS = {
     "another_number_into_exponent": (
         "n = Sub (two, w) e = Exp (n) a = Mul (x, e) y = Mul (a, three)", {"Sub": 1, "Exp": 1, "Mul": 1}
     ),
+    "number_into_gemm": (
+        "g = Gemm <transB = 1, alpha = 3.0> (x, w) r = Reshape (g, f) y = Mul (r, two)", {"Gemm": 1, "Reshape": 1}
+    ),
     "difference_of_squares": (
         "h = Tanh (w) p = Add (h, one) o = Mul (x, p) q = Mul (h, h) r = Sub (one, q) g = Mul (x, r) y = Mul (g, o)",
         {"Tanh": 1, "Add": 1, "Mul": 3, "Sub": 1},
@@ -97,6 +100,29 @@ def test_law(law: str) -> None:
     after = to_proto(program)
     assert Counter(n.op_type for n in after.graph.node) == expected
     np.testing.assert_allclose(run(after, feeds)["y"], run(model, feeds)["y"], rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("number", "body", "left"),
+    [
+        ("float n = {-0.25}", "y = Mul (n, p)", ["Gemm"]),
+        ("float n = {1e-31}", "y = Mul (p, n)", ["Gemm", "Mul"]),  # alpha would be close to 0
+        ("float[1,1,1] n = {0.5}", "y = Mul (p, n)", ["Gemm", "Mul"]),  # adds an axis
+        ("float n = {0.5}", "q = Mul (p, n) y = Add (p, q)", ["Gemm", "Mul", "Add"]),
+        ("double n = {0.1}", "y = Mul (p, n)", ["Gemm", "Mul"]),  # alpha is a float32
+        ("double n = {0.5}", "y = Mul (p, n)", ["Gemm"]),
+    ],
+)
+def test_a_number_becomes_the_factor_of_a_product(number: str, body: str, left: list[str]) -> None:
+    dtype = number.partition(" ")[0].partition("[")[0]
+    program = load(
+        onnx.parser.parse_model(
+            f"""<ir_version: 10, opset_import: ["" : 18]> m ({dtype}[2,3] x, {dtype}[3,4] w) =>
+            ({dtype} y) <{number}> {{ p = Gemm <alpha = 1.5> (x, w) {body} }}"""
+        )
+    )
+    simplify(program, [], ())
+    assert [b.op for b in program.main.bindings] == left
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])

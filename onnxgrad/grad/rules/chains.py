@@ -32,7 +32,7 @@ def gelu_by_tanh(g: Var, y: Var, t: Var, h: Var, q: Var, w: Var, slope: Var) -> 
     since x w' = k (x + 3 q) = w + 2 k q, y' = h (1 + (1 - t) (w + 2 k q)) / 2
     """
     bend = w + q * (2.0 * (scalar(slope) or 0.0))
-    return g * (h * ((1.0 - t) * bend + 1.0) * 0.5)
+    return (g * 0.5) * (h * ((1.0 - t) * bend + 1.0))  # a product that makes g halves it at no cost
 
 
 @chain(P.Mul(x, s & P.Sigmoid(x)))
