@@ -24,7 +24,7 @@ from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import Rule, rewrite
 
 x, w, p, q, c, t = capture("x w p q c t")
-s = capture("s").where(lambda v: v.is_constant and v.shape in ((), (1,)))
+s = capture("s").const.where(lambda v: v.shape in ((), (1,)))
 
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 

@@ -202,7 +202,7 @@ NOOPS = [
 ]
 
 
-number = c.where(lambda v: v.is_constant and v.shape is not None and set(v.shape) <= {1})
+number = c.const.where(lambda v: v.shape is not None and set(v.shape) <= {1})
 
 
 def neutral(root: Binding, x: Var, c: Var, value: int, *, negative: bool = False) -> bool:

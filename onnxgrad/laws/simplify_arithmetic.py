@@ -15,7 +15,7 @@ from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.worklist import count, rewrite
 
 a, b, c, d, s, x = capture("a b c d s x")
-p, q = (n.where(lambda v: v.shape in ((), (1,)) and v.is_constant) for n in capture("p q"))
+p, q = (n.const.where(lambda v: v.shape in ((), (1,))) for n in capture("p q"))
 
 
 @rewrite(P.Mul(a, P.Div(c, b).only), shrinks=count())

@@ -15,6 +15,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import (
     COMMUTATIVE,
+    CONSTANT,
     Both,
     Call,
     Capture,
@@ -36,6 +37,37 @@ def may_match(pattern: Pattern, binding: Binding) -> bool:
     """Returns False if the operators alone show that `match_binding` finds nothing."""
     calls = pattern.calls
     return not calls or _one_fits(calls, binding)
+
+
+def origins_of(binding: Binding) -> tuple[tuple[str, str] | None, ...]:
+    """Returns what computes each operand, for `fits_origins`."""
+    return tuple(
+        None
+        if v is None
+        else (v.definition.domain, v.definition.op)
+        if v.definition is not None
+        else None
+        if v.initializer is None
+        else CONSTANT
+        for v in binding.inputs
+    )
+
+
+def fits_origins(
+    pattern: Pattern, operator: tuple[str, str], origins: Sequence[tuple[str, str] | None]
+) -> bool:
+    """Returns False if what computes the operands shows that no binding of `operator` matches."""
+    domain, op = operator
+    anywhere = op in COMMUTATIVE and not domain
+    return not pattern.calls or any(
+        op in call.ops
+        and domain == call.domain
+        and all(
+            any(o in known for o in (origins if anywhere else origins[i : i + 1]))
+            for i, known in call.known
+        )
+        for call in pattern.calls
+    )
 
 
 def match_binding(
@@ -165,6 +197,8 @@ def _binds(pattern: Capture, value: Any, answer: dict[Any, Any]) -> bool:
     if name in answer:
         known = answer[name]
         return known is value or (not isinstance(value, Var) and bool(known == value))
+    if pattern.constant and not value.is_constant:
+        return False
     if pattern.test is not None and not pattern.test(value):
         return False
     answer[name] = value

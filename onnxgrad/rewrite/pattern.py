@@ -27,6 +27,10 @@ COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal"
 # a match: values by `Pattern.key`, and bindings by label
 Captured = Mapping[Any, Any]
 
+# what computes a value, by domain and name; initializers count as Constant
+Origins = frozenset[tuple[str, str]]
+CONSTANT = ("", "Constant")
+
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
@@ -54,8 +58,13 @@ class Pattern:
         return ()
 
     @property
-    def heads(self) -> frozenset[tuple[str, str]] | None:
+    def heads(self) -> Origins | None:
         """The operators, by domain and name, that may compute a matching value; None: any."""
+        return None
+
+    @property
+    def origins(self) -> Origins | None:
+        """What may compute a matching operand; None: anything."""
         return None
 
     @cached_property
@@ -82,16 +91,21 @@ def _patterns(values: Iterable[Any]) -> Iterator[Pattern]:
 class Capture(Pattern):
     """Any value (or attribute value), remembered under `name`; `test` may refuse it.
 
-    absent: the operand may be omitted; the capture is then None.
+    constant: only a constant matches. absent: the operand may be omitted; the capture is then None.
     """
 
     name: str
     test: Callable[[Any], bool] | None = None
     absent: bool = False
+    constant: bool = False
 
     @property
     def key(self) -> str:
         return self.name
+
+    @property
+    def origins(self) -> Origins | None:
+        return frozenset({CONSTANT}) if self.constant and not self.absent else None
 
     def where(self, test: Callable[[Any], bool]) -> Capture:
         """The same capture, restricted to values that pass `test` (on rank, dtype, shape, being
@@ -109,7 +123,7 @@ class Capture(Pattern):
     @property
     def const(self) -> Capture:
         """The same capture, restricted to constants."""
-        return self.where(lambda v: v.is_constant)
+        return replace(self, constant=True)
 
     @property
     def shared(self) -> Capture:
@@ -124,6 +138,10 @@ class Literal(Pattern):
     """
 
     value: Array
+
+    @property
+    def origins(self) -> Origins:
+        return frozenset({CONSTANT})
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +163,21 @@ class Call(Pattern):
         return (self,)
 
     @property
-    def heads(self) -> frozenset[tuple[str, str]]:
+    def heads(self) -> Origins:
         return frozenset((self.domain, op) for op in self.ops)
+
+    @property
+    def origins(self) -> Origins:
+        return self.heads
+
+    @cached_property
+    def known(self) -> tuple[tuple[int, Origins], ...]:
+        """The operands that only some operators may compute, by index, and these operators."""
+        return tuple(
+            (i, p.origins)
+            for i, p in enumerate(self.operands)
+            if p is not None and p.origins is not None
+        )
 
     @cached_property
     def computed(self) -> tuple[tuple[int, tuple[Call, ...]], ...]:
@@ -210,9 +241,12 @@ class Either(Pattern):
         return tuple(call for calls in choices for call in calls) if all(choices) else ()
 
     @property
-    def heads(self) -> frozenset[tuple[str, str]] | None:
-        known = [ops for choice in self.choices if (ops := choice.heads) is not None]
-        return frozenset().union(*known) if len(known) == len(self.choices) else None
+    def heads(self) -> Origins | None:
+        return _any_of([choice.heads for choice in self.choices])
+
+    @property
+    def origins(self) -> Origins | None:
+        return _any_of([choice.origins for choice in self.choices])
 
     def __or__(self, other: Pattern) -> Either:
         return Either((*self.choices, other))
@@ -230,9 +264,12 @@ class Both(Pattern):
         return self.first.calls or self.second.calls
 
     @property
-    def heads(self) -> frozenset[tuple[str, str]] | None:
-        first, second = self.first.heads, self.second.heads
-        return second if first is None else first if second is None else first & second
+    def heads(self) -> Origins | None:
+        return _both_of(self.first.heads, self.second.heads)
+
+    @property
+    def origins(self) -> Origins | None:
+        return _both_of(self.first.origins, self.second.origins)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +279,15 @@ class Not(Pattern):
     """
 
     pattern: Pattern
+
+
+def _any_of(choices: Sequence[Origins | None]) -> Origins | None:
+    known = [ops for ops in choices if ops is not None]
+    return frozenset[tuple[str, str]]().union(*known) if len(known) == len(choices) else None
+
+
+def _both_of(first: Origins | None, second: Origins | None) -> Origins | None:
+    return second if first is None else first if second is None else first & second
 
 
 def names_in(pattern: Pattern) -> Iterator[str]:

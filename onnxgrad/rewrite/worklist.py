@@ -29,7 +29,7 @@ from onnxgrad.rewrite.attempt import (
     check_parameters,
     replacements,
 )
-from onnxgrad.rewrite.match import match_binding, may_match
+from onnxgrad.rewrite.match import fits_origins, match_binding, may_match, origins_of
 from onnxgrad.rewrite.pattern import Captured, Pattern
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Trace
@@ -37,6 +37,8 @@ from onnxgrad.rewrite.trace import Trace
 # rewrites allowed per binding of the block, plus a floor for tiny ones
 _FUEL_PER_BINDING = 20
 _FUEL_FLOOR = 1000
+# operands of a binding whose fitting rules are remembered
+_WIDEST = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,14 +145,17 @@ def apply_rules(
     """
     rules_at, ops = _by_operator(tuple(rules))
     work = _Worklist(block.walk() if ops is None else bindings_of(block, ops))
-    fuel = Fuel(len(work))
+    fuel, fitting = Fuel(len(work)), _Fitting()
     fired = 0
     while work and not trace.stopped:
         binding = work.pop()
         if not binding.is_live or (where is not None and not where(binding)):
             continue
-        for rule in rules_at(binding):
+        for rule, may_fit in fitting(binding, rules_at(binding)):
             if rule.shrinks is None and trace.made.get(binding) == rule.maker:
+                continue
+            if not may_fit:
+                trace.of(rule.name).tried += 1
                 continue
             before = rule.shrinks.of(block.root) if trace.check_measures and rule.shrinks else None
             touched = fire(rule, binding, trace)
@@ -187,6 +192,26 @@ def _by_operator(
         for key in named or ()
     }
     return lambda b: table.get((b.domain, b.op), anywhere), None if anywhere else table
+
+
+class _Fitting:
+    """Remembers which rules fit an operator and the operators of its operands: most rules fit few
+    of the bindings that have their root's operator.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, list[tuple[Rule, bool]]] = {}
+
+    def __call__(self, b: Binding, rules: Sequence[Rule]) -> Sequence[tuple[Rule, bool]]:
+        """Returns each rule, and False for one that does not match at `b`."""
+        if len(b.inputs) > _WIDEST:
+            return [(rule, True) for rule in rules]
+        operator, origins = (b.domain, b.op), origins_of(b)
+        found = self._known.get((operator, origins))
+        if found is None:
+            found = [(rule, fits_origins(rule.pattern, operator, origins)) for rule in rules]
+            self._known[operator, origins] = found
+        return found
 
 
 def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.finish import _ALL
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
-from onnxgrad.rewrite.match import match_binding
-from onnxgrad.rewrite.pattern import Call, Each, P, capture
+from onnxgrad.ir.operator_index import bindings_of
+from onnxgrad.rewrite.match import fits_origins, match_binding, origins_of
+from onnxgrad.rewrite.pattern import Call, Each, Literal, P, capture
 from tests.helpers import parse
 
 x, y, z, p, q, axis = capture("x y z p q axis")
@@ -256,3 +260,26 @@ def test_attributes_that_no_version_has() -> None:
     P.Reshape(x, shape=(1,))  # of opset 1
     P.domain("my").Transpose(x, prem=1)
     P.NoOperatorOfOnnx(x, anything=1)
+
+
+def test_where_and_const_restrict_together() -> None:
+    for both in (x.const.where(lambda v: v.rank == 1), x.where(lambda v: v.rank == 1).const):
+        assert both.constant and both.test is not None
+    absent = x.const.maybe
+    assert x.const.origins == Literal(np.ones(())).origins != absent.origins is None
+
+
+def test_what_computes_the_operands_excludes_no_match(models_dir: Path) -> None:
+    """Every rule that simplifies gradients, at every binding of its operators."""
+    tried = excluded = matched = 0
+    for name in ("bert.raw", "googlenet", "lstmcell"):
+        block = load(models_dir / f"{name}.onnx").main
+        for rule in _ALL:
+            for b in bindings_of(block, rule.pattern.heads or ()):
+                tried += 1
+                fits = fits_origins(rule.pattern, (b.domain, b.op), origins_of(b))
+                found = next(match_binding(rule.pattern, b), None)
+                assert fits or found is None, f"{rule.name} at {b}"
+                excluded += not fits
+                matched += found is not None
+    assert excluded > tried // 2 and matched > 20
