@@ -109,26 +109,25 @@ def normalized_convolution(
     four passes over all positions become three over the weight.
     """
     alike = all(v is None or v.dtype == g.dtype for v in (*conv.inputs, *norm.inputs))
-    if w not in needed or not alike or not _is_larger(g, w):
+    if not alike or not _is_larger(g, w):
         return None
+    if w not in needed and (scale in needed or variance in needed):
+        return None  # sums over positions are cheaper than the gradient by the weight
     group, rank = conv.attr("group"), w.rank or 0
     geo = _geometry(conv, x, conv.out, w, group)
     inverse = 1.0 / op.Sqrt(variance + norm.attr("epsilon"))
     slope = scale * inverse
     factors = op.Reshape(slope, [-1] + [1] * (rank - 1))
     total = op.ReduceSum(g, [0, *range(2, rank)], keepdims=0)
+    by_input = input_gradient(g, w, x, geo, group, factors) if x in needed else None
+    by_bias, by_mean = (None if b is None else total * slope), -(total * slope)
+    if w not in needed:
+        return by_input, None, by_bias, None, total, by_mean, None
     by_weight = weight_gradient(x, g, w, geo, group)
     along = op.ReduceSum(w * by_weight, list(range(1, rank)), keepdims=0)
     along = along - (mean if b is None else mean - b) * total
-    return (
-        input_gradient(g, w, x, geo, group, factors) if x in needed else None,
-        by_weight * factors,
-        None if b is None else total * slope,
-        along * inverse,
-        total,
-        -(total * slope),
-        along * slope * inverse * inverse * -0.5,
-    )
+    by_variance = along * slope * inverse * inverse * -0.5
+    return by_input, by_weight * factors, by_bias, along * inverse, total, by_mean, by_variance
 
 
 # from how many elements on a pass takes longer than the bindings that replace it

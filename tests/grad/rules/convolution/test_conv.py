@@ -216,6 +216,19 @@ def test_a_normalized_convolution(
     check_model(parse(onnx.printer.to_text(model.graph).replace("(x, w, b)", "(x, w)")), feeds)
 
 
+def test_an_image_s_gradient_scales_the_weight_and_forms_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(conv, "_MANY", 1)
+    model, feeds = _normalized("", (2, 3, 9, 8), (4, 3, 2, 2))
+    graph = gradient(model, ["x", "b"], "y", adjoint="input")
+    assert PLACED in _rules(graph)
+    operators = [n.op_type for n in graph.graph.node]
+    assert operators.count("ConvTranspose") + operators.count("Conv") == 2
+    assert operators.count("BatchNormalization") == 1
+    check_model(model, feeds, ["x", "b", "m"])
+
+
 def test_a_normalized_convolution_of_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv, "_MANY", 1)
     model, feeds = _normalized("", (2, 3, 9, 8), (4, 3, 2, 2))
@@ -227,7 +240,7 @@ def test_a_normalized_convolution_of_an_open_batch(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("wrt", "more", "options"),
     [
-        (["s", "x"], "", {}),  # without the weight's gradient
+        (["s", "x"], "", {}),  # the scale's gradient without the weight's
         (["w", "c"], "", {}),
         (["w"], "e = Exp (c) z = Add (y, e)", {}),  # another reader of the convolution
         (["w"], "", {"form": "small"}),
