@@ -1,10 +1,11 @@
 """Differentiates every node case of ONNX's backend suite with operands of unknown type, which come
 from an operator that onnx does not know.
 
-    python scripts/sweep_untyped.py [--only OP] [--kernel]
+    python scripts/sweep_untyped.py [--only OP] [--kernel | --ranks]
 
 The gradient must equal that of the case itself, or be refused. With --kernel, a registered kernel
-shows the types, and the gradient must not be refused. The exit code is 1 if something failed.
+shows the types, and the gradient must not be refused. With --ranks, the operands are inputs of
+known dtype and unknown rank; the refusals are listed. The exit code is 1 if something failed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,17 @@ def behind(model: ModelProto) -> ModelProto:
     return made
 
 
-def judged(case: Case, *, kernel: bool) -> str:
+def without_ranks(model: ModelProto) -> ModelProto:
+    """Returns the model, which declares no shapes of float inputs and results."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    for v in [*made.graph.input, *made.graph.output]:
+        if v.type.tensor_type.elem_type in _FLOATS:
+            v.type.tensor_type.ClearField("shape")
+    return made
+
+
+def judged(case: Case, *, kernel: bool, ranks: bool) -> str:
     """Returns the outcome of one case: "none" if the case itself has no gradient."""
     target = case.model.graph.output[0].name
     feeds = {**case.inputs, f"{target}_grad": np.ones_like(case.outputs[0])}
@@ -61,7 +72,8 @@ def judged(case: Case, *, kernel: bool) -> str:
     if kernel:
         OWN[_KEY] = lambda x: x
     try:
-        graph = onnxgrad.gradient(behind(case.model), target=target, adjoint="input")
+        model = without_ranks(case.model) if ranks else behind(case.model)
+        graph = onnxgrad.gradient(model, target=target, adjoint="input")
     except InternalError as error:
         return f"INTERNAL {error}"
     except OnnxgradError as error:
@@ -80,6 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", metavar="OP")
     parser.add_argument("--kernel", action="store_true")
+    parser.add_argument("--ranks", action="store_true")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     onnxgrad.vjp("untyped.domain::Same", lambda g, y, x: g)
@@ -90,9 +103,9 @@ def main() -> int:
             continue
         if not isinstance(case.outputs[0], np.ndarray) or case.outputs[0].dtype.kind != "f":
             continue
-        found = judged(case, kernel=given.kernel)
+        found = judged(case, kernel=given.kernel, ranks=given.ranks)
         counts[found.split(" ")[0]] += 1
-        if found[0].isupper():
+        if found[0].isupper() or (given.ranks and found.startswith("refused")):
             print(f"{case.name} | {found[:300]}", flush=True)
     print(dict(counts))
     return 1 if any(what[0].isupper() for what in counts) else 0

@@ -19,6 +19,7 @@ from onnxgrad.ir.attributes import RefAttr, schema
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.type_inference.implied_ranks import imply_ranks
 from onnxgrad.ir.type_inference.per_binding import retype_bodies, type_again
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Dim, Shape, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
@@ -64,6 +65,12 @@ def learn_types(block: BindingBlock, *, but: Collection[Binding] = ()) -> None:
     }
     if learnable:
         _in_order(block, learnable)
+
+
+def learn_ranks(block: BindingBlock) -> None:
+    """Gives values the rank that their readers require, and types the values computed from them."""
+    if imply_ranks(block):
+        _in_order(block, ())
 
 
 def share_dtypes(block: BindingBlock) -> None:

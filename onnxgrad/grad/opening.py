@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.formulas import build_body
-from onnxgrad.grad.kernel_types import learn_types
+from onnxgrad.grad.kernel_types import learn_ranks, learn_types
 from onnxgrad.grad.paths import influenced, paths_of, reaching
 from onnxgrad.grad.registry import GradientRule, naming, rule_of
 from onnxgrad.grad.sequences import is_float
@@ -55,6 +55,7 @@ def open_calls(
     kept: set[Var] = {*targets, *sources, *others}
     anchors: list[Binding] = []
     while True:
+        learn_ranks(block)
         paths = paths_of(block)
         needed = influenced(block, sources, paths) & reaching(block, targets, paths)
         unknown = [

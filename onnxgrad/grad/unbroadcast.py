@@ -136,17 +136,23 @@ def _sum_of_rows(v: Var, lead: int) -> Var:
 
 def _unbroadcast_at_run_time(partial: Var, operand: Var) -> Var:
     """Sums over the axes whose sizes differ at run time."""
-    wanted = shape_of(operand)
+    return sum_to(partial, shape_of(operand), operand.rank)
+
+
+def sum_to(partial: Var, wanted: Any, rank: int | None) -> Var:
+    """Emits the sum over the axes of `partial` that broadcasting a tensor of the sizes `wanted`, of
+    this rank, adds or enlarges.
+    """
     actual = shape_of(partial)
     padded = wanted
-    if partial.rank is None or operand.rank is None:
+    if partial.rank is None or rank is None:
         missing = op.Shape(actual) - op.Shape(wanted)
         padded = op.Concat(op.Expand(np.array([1], np.int64), missing), wanted, axis=0)
-    elif partial.rank > operand.rank:
-        padded = op.Concat(np.ones(partial.rank - operand.rank, np.int64), wanted, axis=0)
+    elif partial.rank > rank:
+        padded = op.Concat(np.ones(partial.rank - rank, np.int64), wanted, axis=0)
     axes = op.Reshape(op.NonZero(op.Not(op.Equal(actual, padded))), [-1])
     summed = op.ReduceSum(partial, axes, keepdims=1, noop_with_empty_axes=1)
-    if partial.rank is not None and partial.rank == operand.rank:
+    if partial.rank is not None and partial.rank == rank:
         return summed
     return op.Reshape(summed, wanted, allowzero=1)
 

@@ -47,6 +47,8 @@ class Var:
         "users",
         "variable",
     )
+    # an array leaves `array + var` to the value, instead of adding element by element
+    __array_ufunc__ = None
 
     def __init__(self, name: str, block: BindingBlock, type_: Type | None = None) -> None:
         self.name = name

@@ -15,7 +15,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Array, element_count
+from onnxgrad.ir.types import Array, TensorType, element_count
 from onnxgrad.ir.var import Var
 
 V = TypeVar("V", bound="Var | None")
@@ -53,6 +53,23 @@ def rank_of(v: Var, binding: Binding) -> int:
             "not know"
         )
     return v.rank
+
+
+def ranked(v: Var, rank: int) -> Var:
+    """Returns `v`, whose type has this rank if shape inference does not know it."""
+    if v.rank is None:
+        v.type = TensorType(v.dtype or 0, (None,) * rank)
+    return v
+
+
+def around(v: Var, axis: int) -> Var:
+    """Reshapes `v` of unknown rank to (A, K, B): the axes before `axis`, that axis, and the rest.
+
+    A negative `axis` counts from the end.
+    """
+    flat = op.Flatten(v, axis=axis)
+    size = op.Shape(v, start=axis, end=None if axis == -1 else axis + 1)
+    return ranked(op.Reshape(flat, op.Concat([0], size, [-1], axis=0)), 3)
 
 
 def scaled(v: Var, factor: float) -> Var:

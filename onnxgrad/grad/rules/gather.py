@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import from_front, pad
+from onnxgrad.grad.rules._common import around, from_front, pad, ranked
 from onnxgrad.grad.rules.scatter import scatter_elements, scatter_nd, zeros
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
@@ -133,7 +132,9 @@ def gather(g: Var, y: Var, data: Var, indices: Var, axis: int) -> Var:
     """Adds up along the first axis, whose rows are contiguous; one Pad for one constant place."""
     rank = data.rank
     if rank is None or indices.rank is None:
-        raise InputError("the ranks of data and indices are not known")
+        flat, places = around(data, axis), op.Reshape(indices, [-1])
+        rows = op.Concat(op.Shape(flat, start=0, end=1), op.Shape(places), [-1], axis=0)
+        return reshape_like(gather(ranked(op.Reshape(g, rows), 3), y, flat, places, 1), data)
     axis = from_front(axis, rank)
     at = indices.ints
     size = None if data.shape is None else data.shape[axis]

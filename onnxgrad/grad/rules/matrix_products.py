@@ -12,14 +12,17 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, vjp_all
-from onnxgrad.grad.rules._common import in_dtype_of, rank_of, scaled, widened
+from onnxgrad.grad.rules._common import in_dtype_of, rank_of, ranked, scaled, widened
 from onnxgrad.grad.sequences import nested
+from onnxgrad.grad.unbroadcast import sum_to
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant, emit_with_blocks
 from onnxgrad.ir.emission.fill_and_reshape import expand_like, reshape_like, shape_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
+
+_END = np.iinfo(np.int64).max
 
 
 def _matmul(
@@ -30,9 +33,9 @@ def _matmul(
     A rank-1 operand is promoted to a matrix first, and its partial is reduced to rank 1 again.
     """
     a, b = xs
-    if None in (a.rank, b.rank) and 2 in (a.rank, b.rank):
-        return _beside_a_matrix(g, a, b, binding, wanted)
-    rank_of(a, binding), rank_of(b, binding)
+    if None in (a.rank, b.rank):
+        beside = b.rank == 2 or (a.rank == 2 and not wanted[0])
+        return (_beside_a_matrix if beside else _of_any_ranks)(g, a, b, wanted)
     left = op.Unsqueeze(a, [0]) if a.rank == 1 else a
     right = op.Unsqueeze(b, [1]) if b.rank == 1 else b
     if a.rank == 1 and b.rank == 1:
@@ -49,13 +52,9 @@ def _matmul(
     ]
 
 
-def _beside_a_matrix(
-    g: Var, a: Var, b: Var, binding: Binding, wanted: tuple[bool, bool]
-) -> list[Any]:
-    """Returns the partials if one operand is a matrix and the rank of the other is not known.
-
-    The forms hold for every rank. Raises InputError for a left matrix, whose partial has no such
-    form.
+def _beside_a_matrix(g: Var, a: Var, b: Var, wanted: tuple[bool, bool]) -> list[Any]:
+    """Returns the partials if one operand is a matrix and the rank of the other is not known: that
+    of b if the matrix is a.
     """
     if b.rank == 2:
         rows = [
@@ -64,9 +63,38 @@ def _beside_a_matrix(
         ]
         db = op.Gemm(*rows, transA=1) if wanted[1] else None
         return [g @ b.mT if wanted[0] else None, db]
-    if wanted[0]:
-        rank_of(b, binding)
     return [None, a.mT @ g]
+
+
+def _of_any_ranks(g: Var, a: Var, b: Var, wanted: tuple[bool, bool]) -> list[Any]:
+    """Returns the partials of operands whose ranks are known at run time only: g b' and a' g with
+    the promoted operands (*A, M, K) and (*B, K, N), summed over broadcast axes.
+    """
+    (of_a, of_b), end = (op.Shape(v) for v in (a, b)), np.array([_END], np.int64)
+    one, more_a, more_b = (
+        np.array([1], np.int64),
+        *(op.Min(op.Shape(s) - 1, np.array([1], np.int64)) for s in (of_a, of_b)),
+    )
+    left = op.Slice(op.Concat(one, of_a, axis=0), more_a, end, [0])  # (*A, M, K)
+    right = op.Slice(op.Concat(of_b, one, axis=0), [0], op.Max(op.Shape(of_b), 2 * one), [0])
+    batch = op.Slice(op.Shape(g), [0], op.Shape(op.Shape(g)) - more_a - more_b, [0])
+    rows, columns = op.Slice(left, [-2], [-1], [0]), op.Slice(right, [-1], end, [0])
+    full = op.Reshape(g, op.Concat(batch, rows, columns, axis=0), allowzero=1)
+    partials: list[Any] = [None, None]
+    if wanted[0]:
+        partials[0] = op.Reshape(sum_to(op.MatMul(full, _swapped(b, right)), left, None), of_a)
+    if wanted[1]:
+        partials[1] = op.Reshape(sum_to(op.MatMul(_swapped(a, left), full), right, None), of_b)
+    return partials
+
+
+def _swapped(v: Var, shape: Var) -> Var:
+    """Returns v, reshaped to (*B, M, N), with its last two axes swapped."""
+    last = op.Slice(shape, [-2], [_END], [0])
+    flat = op.Reshape(v, op.Concat(np.array([-1], np.int64), last, axis=0))
+    lead = op.Slice(shape, [0], [-2], [0])
+    swapped = op.Concat(lead, op.Gather(last, np.array([1, 0], np.int64)), axis=0)
+    return op.Reshape(op.Transpose(flat, perm=[0, 2, 1]), swapped)
 
 
 def _left(g: Var, a: Var, b: Var) -> Var:
@@ -223,8 +251,11 @@ def _positions(x: Var, size_of: int, axis: int, rank: int) -> Var:
 vjp_all("Einsum", _einsum, broadcasts=True)
 
 
-def _det(g: Var, y: Var, x: Var, binding: Binding) -> Var:
-    lead = rank_of(x, binding) - 2
+def _det(g: Var, y: Var, x: Var) -> Var:
+    if x.rank is None:
+        rows = op.Reshape(x, op.Concat([-1], op.Shape(x, start=-2), axis=0))
+        return op.Reshape(_det(op.Reshape(g, [-1]), y, ranked(rows, 3)), op.Shape(x))
+    lead = x.rank - 2
     adjoint = op.Unsqueeze(g, [-2, -1])
     n = x.shape[-1] if x.shape is not None and isinstance(x.shape[-1], int) else None
     if n == 1:

@@ -18,10 +18,11 @@ from onnxgrad.grad.rules._common import (
     pad,
     plus,
     rank_of,
+    ranked,
     reduced_count,
 )
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.fill_and_reshape import zeros_like
+from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
@@ -38,6 +39,11 @@ def per_channel(v: Var, rank: int) -> Var:
     return op.Unsqueeze(v, list(range(1, rank - 1))) if rank > 2 else v
 
 
+def _by_channel(v: Var, scale: Var) -> Var:
+    """Reshapes (N, C, ...) of unknown rank to (N, C, rest)."""
+    return ranked(op.Reshape(v, op.Concat([0], op.Shape(scale), [-1], axis=0)), 3)
+
+
 def _batch_norm(
     g: Sequence[Var | None],
     y: Sequence[Var],
@@ -48,6 +54,20 @@ def _batch_norm(
     binding: Binding,
     wanted: Sequence[bool],
 ) -> list[Any]:
+    if xs[0].rank is None:
+        x, scale, *others = xs
+        g = [None if g[0] is None else _by_channel(g[0], scale), *g[1:]]
+        result = _batch_norm(
+            g,
+            y,
+            [_by_channel(x, scale), scale, *others],
+            epsilon,
+            momentum,
+            training_mode,
+            binding,
+            wanted,
+        )
+        return [None if result[0] is None else reshape_like(result[0], x), *result[1:]]
     if training_mode:
         return _batch_norm_training(g, xs, epsilon, momentum, binding, wanted)
     if g[0] is None:
@@ -151,24 +171,25 @@ def _instance_parts(g: Var, x: Var, epsilon: float, axes: Sequence[int]) -> tupl
     return centred, variance, op.ReduceMean(g * centred, axes, keepdims=1)
 
 
-def _instance_norm_x(
-    g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
-) -> Var:
+def _instance_norm_x(g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float) -> Var:
     """Returns (g - mean(g) - hat mean(g hat)) scale / sqrt(var + eps); hat is the normalized input.
 
     hat is not stored: one factor per channel multiplies the elements instead.
     """
-    rank = rank_of(x, binding)
+    if x.rank is None:
+        g0, flat = (_by_channel(v, scale) for v in (g, x))
+        return reshape_like(_instance_norm_x(g0, y, flat, scale, bias, epsilon), x)
+    rank = x.rank
     axes = list(range(2, rank))
     centred, variance, along = _instance_parts(g, x, epsilon, axes)
     flat = g - op.ReduceMean(g, axes, keepdims=1)
     return (flat - centred * (along / variance)) * (per_channel(scale, rank) / op.Sqrt(variance))
 
 
-def _instance_norm_scale(
-    g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float, binding: Binding
-) -> Var:
-    axes = list(range(2, rank_of(x, binding)))
+def _instance_norm_scale(g: Var, y: Var, x: Var, scale: Var, bias: Var, epsilon: float) -> Var:
+    if x.rank is None:
+        g, x = (_by_channel(v, scale) for v in (g, x))
+    axes = list(range(2, x.rank or 3))
     _, variance, along = _instance_parts(g, x, epsilon, axes)
     total = op.ReduceSum(along / op.Sqrt(variance), [0, *axes], keepdims=0)
     return multiplied(total, reduced_count(x, along, axes))
@@ -178,8 +199,8 @@ vjp(
     "InstanceNormalization",
     _instance_norm_x,
     _instance_norm_scale,
-    lambda g, y, x, scale, bias, binding: op.ReduceSum(
-        g, [0, *range(2, rank_of(x, binding))], keepdims=0
+    lambda g, y, x, scale, bias: op.ReduceSum(
+        _by_channel(g, scale) if x.rank is None else g, [0, *range(2, x.rank or 3)], keepdims=0
     ),
 )
 
@@ -195,6 +216,11 @@ def _layer_norm_axes(x: Var, axis: int, binding: Binding) -> list[int]:
     return list(range(axis % rank, rank))
 
 
+def _rows(v: Var, axis: int) -> Var:
+    """Reshapes `v` of unknown rank to (axes before `axis`, the others)."""
+    return ranked(op.Flatten(v, axis=axis), 2)
+
+
 def _layer_norm_x(
     g: Sequence[Var | None],
     y: Sequence[Var],
@@ -204,6 +230,12 @@ def _layer_norm_x(
     axis: int,
     binding: Binding,
 ) -> Var:
+    if x.rank is None and axis >= 0:
+        rows = [None if v is None else _rows(v, axis) for v in g]
+        across = op.Reshape(op.Expand(scale, op.Shape(x, start=axis)), [-1])
+        results = [y[0], *(_rows(y[i], axis) for i in (1, 2))]
+        flat = _layer_norm_x(rows, results, _rows(x, axis), across, None, 1, binding)
+        return reshape_like(flat, x)
     axes = _layer_norm_axes(x, axis, binding)
     total: Var | None = None
     if g[0] is not None and _by_products(x, scale, y, axes):
@@ -264,8 +296,8 @@ def _layer_norm_scale(
 ) -> Var | None:
     if g[0] is None:
         return None
-    by_products = _by_products(x, scale, y, _layer_norm_axes(x, axis, binding))
-    if not by_products or is_static(x.shape):
+    axes = [] if x.rank is None else _layer_norm_axes(x, axis, binding)
+    if not _by_products(x, scale, y, axes) or is_static(x.shape):
         return in_dtype_of(g[0], y[2]) * _normalized(y, x)
     # the number of rows is not known, so the engine could not add them up as a product
     rows = op.Reshape(g[0] * (x - y[1]), [-1, _last(x)])
@@ -307,13 +339,13 @@ def _window_sum(v: Var, before: int, after: int) -> Var:
     )
 
 
-def _lrn(
-    g: Var, y: Var, x: Var, size: int, alpha: float, beta: float, bias: float, binding: Binding
-) -> Var:
+def _lrn(g: Var, y: Var, x: Var, size: int, alpha: float, beta: float, bias: float) -> Var:
     """y = x s^-b, s = bias + a/n sum x²: dx = g s^-b - 2ab/n x W'(g x s^(-b-1)), W' the mirrored
     window.
     """
-    rank_of(x, binding)
+    if x.rank is None:
+        g0, flat = (ranked(op.Reshape(v, [0, 0, -1]), 3) for v in (g, x))
+        return reshape_like(_lrn(g0, y, flat, size, alpha, beta, bias), x)
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     s = _window_sum(x * x, before, after) * (alpha / size) + bias
     inner = _window_sum(g * x * op.Pow(s, -beta - 1.0), after, before)

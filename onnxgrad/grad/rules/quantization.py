@@ -25,14 +25,26 @@ def _dequantize_scale(
     binding: Binding,
 ) -> Var:
     """y = (x - zero_point) * scale: sums g * (x - zero_point) over the elements of each scale."""
-    rank_of(scale, binding)
-    rank = rank_of(x, binding)
     ones = op.Expand(constant(1.0, scale.dtype), op.Shape(scale))
     plain = op.DequantizeLinear(x, ones, zero_point, axis=axis, block_size=block_size)
     each = g * in_dtype_of(plain, g)
     if block_size:
-        return _sum_blocks(each, x, axis % max(rank, 1), block_size, binding)
-    return sum_by_scale(each, scale, axis, rank)
+        rank_of(scale, binding)
+        return _sum_blocks(each, x, axis % max(rank_of(x, binding), 1), block_size, binding)
+    if x.rank is None or scale.rank is None:
+        return _sum_around(each, scale, axis)
+    return sum_by_scale(each, scale, axis, x.rank)
+
+
+def _sum_around(each: Var, scale: Var, axis: int) -> Var:
+    """Returns the sums of `each` along all axes but one, or along all for a scale of one element.
+
+    The rank of `each` is not known.
+    """
+    before = op.ReduceProd(op.Shape(each, start=0, end=axis), [0], keepdims=1)
+    target = op.Concat(before, op.Reshape(op.Size(scale), [1]), [-1], axis=0)
+    total = op.ReduceSum(op.Reshape(each, target), [0, 2], keepdims=0)
+    return op.Reshape(total, op.Shape(scale))
 
 
 def _sum_blocks(each: Var, x: Var, axis: int, block: int, binding: Binding) -> Var:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.chains import chain
 from onnxgrad.grad.registry import FORM, vjp
-from onnxgrad.grad.rules._common import pad, redirect
+from onnxgrad.grad.rules._common import pad, ranked, redirect
 from onnxgrad.grad.rules._geometry import (
     Geometry,
     geometry,
@@ -193,6 +193,9 @@ def _col2im(
     If the block is not known, elements are gathered by number.
     """
     rank = g.rank if isinstance(block, Var) else len(block) + 2
+    if rank is None and isinstance(image, Var) and image.shape is not None:
+        count = image.shape[0]
+        rank = ranked(g, count + 2).rank if isinstance(count, int) else None
     if rank is None:
         raise InputError(
             f"the gradient of '{binding}' needs to know how many axes the image has: "
