@@ -212,11 +212,12 @@ def _part_pools(block: BindingBlock, outputs: Collection[str]) -> None:
 
 
 def _is_fused(v: Var, forward: Collection[Binding]) -> bool:
-    """Whether onnxruntime fuses a value of the forward part into the MatMul that reads it.
-
-    It fuses a scaled operand, unless the graph returns that operand.
+    """Whether onnxruntime has no node for a value of the forward part, unless the graph returns it:
+    a copy, or a scaled operand, which it fuses into the MatMul that reads it.
     """
     b, users = v.definition, [u for u in v.users if u in forward]
+    if b is not None and b.is_op("Identity"):
+        return True
     if b is None or b.op not in ("Mul", "Div") or len(users) != 1 or not users[0].is_op("MatMul"):
         return False
     return any(w is not None and w.is_constant and w.shape in ((), (1,)) for w in b.inputs)

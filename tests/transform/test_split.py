@@ -192,6 +192,14 @@ def test_the_operands_of_a_product_are_kept_before_they_are_scaled(scale: str) -
     assert kept(onnxgrad.linearize(model)) == ["x", "a", "b", "y", "p", "t"]
 
 
+@pytest.mark.parametrize("rows", [4, 4096])
+def test_values_are_kept_rather_than_their_copies(rows: int) -> None:
+    """Exports of networks with dropout have copies, which onnxruntime removes."""
+    model = parse(f"""g (float[{rows},8] x, float[8,8] a) => (float[{rows},8] y) {{
+        p = MatMul (x, a)  q = Identity (p)  y = Sin (q) }}""")
+    assert kept(onnxgrad.linearize(model, "x")) == ["a", "p"]
+
+
 @pytest.mark.parametrize(("rows", "width", "again"), [(4, 8, True), (4096, 768, False)])
 def test_few_values_are_kept_rather_than_few_bytes(rows: int, width: int, again: bool) -> None:
     """An output costs onnxruntime and Python more than a few bytes do; a budget counts bytes."""

@@ -151,7 +151,8 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
     for b in flow.bindings:
         once = b in fixed or _is_once(b, policy)
         weight = price if policy in ("auto", "work") else 0
-        work = work_of(b, flow.dims) * weight + node + 1
+        # onnxruntime removes an Identity, unless the graph returns its result
+        work = work_of(b, flow.dims) * weight + node * (not b.is_op("Identity")) + 1
         network.add(source, b, UNLIMITED if once else work)
         kept = once if policy in ("nothing", "products", "names") else True
         for v in b.outputs:
