@@ -221,7 +221,7 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
     mask = "mask" in text or (uses.boolean and not (whole and uses.bounded))
     if dtype.kind in "OcM":
         kind = "text" if dtype.kind == "O" else "complex"
-    elif whole and uses.equal_to and math.prod(shape) == 1:
+    elif whole and uses.equal_to and not uses.tables and math.prod(shape) == 1:
         kind = "switch"  # a switch, such as a sampling rate: a value that the model knows
     elif dtype.kind == "b" or mask:
         kind = "mask"
@@ -298,11 +298,22 @@ _DRAWN: dict[str, Callable[[Slot, list[int], np.random.Generator], Any]] = {
     "count": _count,
     "timestep": lambda slot, shape, rng: np.floor(rng.uniform(0, 1000, shape)),
     "length": lambda slot, shape, rng: np.full(shape, int(slot.high)),
-    "whole": lambda slot, shape, rng: rng.integers(
-        int(slot.low), int(slot.high), shape, dtype=np.int64, endpoint=True
-    ),
+    "whole": lambda slot, shape, rng: _whole(slot, shape, rng),
     "real": _real,
 }
+
+
+def _whole(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Returns integers of the slot's interval. At least one index is none that a consumer singles
+    out, such as the label that a loss ignores: a loss of ignored labels alone proves nothing.
+    """
+    low, high = int(slot.low), int(slot.high)
+    made = rng.integers(low, high, shape, dtype=np.int64, endpoint=True)
+    special = {int(v) for v in slot.uses.equal_to} if slot.uses.tables else set[int]()
+    if made.size and special and np.isin(made, list(special)).all():
+        others = (v for v in range(low, min(high, low + len(special)) + 1) if v not in special)
+        made.reshape(-1)[0] = next(others, low)
+    return made
 
 
 def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -271,6 +271,7 @@ class Uses:
     high: float = math.inf  # both inclusive
     boolean: bool = False  # a mask: cast to bool, negated, or 1 - x
     count: bool = False
+    # values that a consumer singles out, such as the label that a loss ignores
     equal_to: list[float] = field(default_factory=list)
     # values at which a comparison with a constant changes
     thresholds: list[float] = field(default_factory=list)
@@ -376,6 +377,8 @@ def _limit(
     if count is not None:
         uses.within(0, max(count - 1, 0), scale, offset)
         uses.tables.append((flow.origin((scope, _table(node, index))), scale, offset))
+        if scale == 1:
+            uses.equal_to += [a.i - offset for a in node.attribute if a.name == "ignore_index"]
     uses.count |= (op, index) in _COUNTS
     if (op, index) in _DOMAINS and offset == 0 and scale == 1:
         uses.within(*_DOMAINS[op, index])

@@ -119,6 +119,21 @@ def test_a_switch_takes_a_value_that_the_model_knows() -> None:
     assert made["sr"] == 16000
 
 
+@pytest.mark.parametrize("ignored", [-100, 0, 2])
+def test_not_all_labels_are_ignored(ignored: int) -> None:
+    """In a loss, and in its gradient, which compares the label with the ignored one."""
+    for body in (
+        f"y = SoftmaxCrossEntropyLoss <ignore_index = {ignored}> (s, label)",
+        f"k = Constant <value_int = {ignored}> () z = Constant <value_int = 0> () e = Equal(label, k) "
+        "p = Where(e, z, label) t = Unsqueeze(p, one) y = GatherElements <axis = 1> (s, t)",
+    ):
+        text = (
+            f"g (float[1,3] s, int64[1] label) => (float[] y) <int64[1] one = {{1}}> {{ {body} }}"
+        )
+        drawn = {int(feeds(text, seed)["label"][0]) for seed in range(20)}
+        assert drawn == {0, 1, 2} - {ignored}
+
+
 def test_flags_are_off_and_images_are_images() -> None:
     made = feeds("g (bool training_mode, float[1,3,8,8] pixels, float[1,8,8,1] grey, float[1,8,8,2] flow, "
                  "uint8[1,8,8,3] raw) => (bool y, float[1,3,8,8] z) "
