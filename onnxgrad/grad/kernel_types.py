@@ -30,6 +30,8 @@ from onnxgrad.verify.reference.user_operators import OWN, call_own
 _MOST = 1 << 20
 # sizes for the open dimensions in the two runs of a kernel: numbers that are rare in models
 _FIRST = ((3, 2), (50, 3))  # the first number and the step
+# sizes for a kernel that does not accept these: one number for all, as for a square matrix
+_EQUAL = ((5, 0), (7, 0))
 
 
 class _Sizes:
@@ -50,6 +52,8 @@ class _Sizes:
         return self.next
 
     def symbol(self, size: int) -> str | None:
+        if not self.step:  # any of them
+            return None
         return next((s for s, n in self.symbols.items() if n == size), None)
 
 
@@ -134,8 +138,11 @@ def _learn(b: Binding) -> None:
 
 
 def _from_a_kernel(b: Binding) -> None:
-    sizes = [_Sizes(*first) for first in _FIRST]
-    runs = [_run(b, of) for of in sizes]
+    for choice in (_FIRST, _EQUAL):
+        sizes = [_Sizes(*first) for first in choice]
+        runs = [_run(b, of) for of in sizes]
+        if all(runs):
+            break
     dtype = next((v.dtype for v in b.inputs if v is not None and v.dtype in FLOAT_DTYPES), 0)
     for out, one, other in zip(b.outputs, *runs):
         if out is None or not all(isinstance(v, np.ndarray) for v in (one, other)):

@@ -133,3 +133,27 @@ def test_the_types_behind_operators_of_onnxruntime(reader: str) -> None:
     assert {"QuickGelu", "Inverse"} <= {n.op_type for n in graph.graph.node}
     (out,) = [v for v in graph.graph.output if v.name != "y"]
     assert "?" not in str(type_from_proto(out.type))
+
+
+@pytest.mark.parametrize(
+    ("node", "shapes"),
+    [("com.microsoft.Inverse (a)", ("B, N, M", "1")), ("com.microsoft.CDist (a, b)", ("M, E", "N, F"))],
+)  # fmt: skip
+def test_a_kernel_that_needs_equal_sizes_shows_the_rank(node: str, shapes: tuple[str, str]) -> None:
+    """Sizes of a matrix, or of rows that meet, may have different names."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>
+        g (float[{shapes[0]}] a, float[{shapes[1]}] b) => (float y) {{
+            c = {node}  d = Softmax (c)  e = Mul (d, d)  y = ReduceSum <keepdims = 0> (e)
+        }}"""
+    )
+    graph = gradient(model, "a", "y")
+    square = np.random.default_rng(0).uniform(0.5, 1.5, (3, 3)).astype(np.float32)
+    feeds = {"a": square[None] if "B" in shapes[0] else square, "b": square[:2] + 1}
+    if "Inverse" in node:
+        feeds["b"] = square[0, :1]
+    step = np.eye(3, dtype=np.float32).reshape(feeds["a"].shape) * np.float32(1e-3)
+    ends = [reference(model, {**feeds, "a": feeds["a"] + s * step})["y"] for s in (1, -1)]
+    slope = np.sum(reference(graph, feeds)["a_grad"] * step)
+    assert abs(ends[0] - ends[1]) > 1e-6
+    np.testing.assert_allclose(2 * slope, ends[0] - ends[1], rtol=1e-3)

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body, vjp, vjp_all, zero
-from onnxgrad.grad.rules._common import in_dtype_of
+from onnxgrad.grad.rules._common import in_dtype_of, pad
 from onnxgrad.grad.sequences import nested
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant, emit, emit_with_blocks
@@ -80,28 +80,28 @@ def _linear_classifier(
 ) -> Var | None:
     """Returns the adjoint through the scores of z = x @ coefficients.T + intercepts.
 
-    The labels are piecewise constant. One score for two classes yields 1 - p and p. SOFTMAX_ZERO is
-    a softmax, except for scores of 0.
+    The labels are piecewise constant. One score for two classes yields 1 - p and p, without a
+    softmax. SOFTMAX_ZERO is a softmax, except for scores of 0.
     """
     if g[1] is None:
         return None
     labels = binding.attr("classlabels_ints") or binding.attr("classlabels_strings") or ()
-    width = None if x.shape is None or len(x.shape) != 2 else x.shape[1]
-    if not isinstance(width, int):
+    width = x.shape[1] if x.shape is not None and len(x.shape) == 2 else None
+    count = len(binding.attr("intercepts") or ())
+    if not count and not isinstance(width, int):
         raise _declined(binding, f"the number of columns of '{x.name}' is not known")
-    matrix = np.asarray(coefficients, np.float32).reshape(-1, width)
+    columns = width if isinstance(width, int) else -1
+    matrix = np.asarray(coefficients, np.float32).reshape(count or -1, -1 if count else columns)
     single = len(matrix) == 1 and len(labels) == 2
-    kinds = ("NONE", "LOGISTIC") if single else ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")
-    if post_transform not in kinds:
-        of = "one score for two classes" if single else "scores"
-        raise _declined(binding, f"post_transform {post_transform} of {of} has no rule")
+    if post_transform == "PROBIT":
+        raise _declined(binding, "post_transform PROBIT of scores has no rule")
     part, p = g[1], y[1]
     if single:
         first, p = op.Slice(part, [0], [1], [1]), op.Slice(p, [1], [2], [1])
         part = op.Slice(part, [1], [2], [1]) - first
     if post_transform == "LOGISTIC":
         part = part * (p * (1.0 - p))
-    elif post_transform != "NONE":
+    elif post_transform != "NONE" and not single:
         part = (part - op.ReduceSum(part * p, [1], keepdims=1)) * p
     return part @ constant(matrix)
 
@@ -109,7 +109,7 @@ def _linear_classifier(
 vjp(
     f"{_DOMAIN}::LinearClassifier",
     _linear_classifier,
-    notes="scores only; without PROBIT, and without softmax of one score for two classes",
+    notes="scores only; without PROBIT",
 )
 
 
@@ -151,9 +151,19 @@ def _feature_vectorizer(
 ) -> list[Any]:
     """Returns the columns of g for each operand: the forward result joins all columns."""
     widths = [None if x.shape is None or len(x.shape) != 2 else x.shape[1] for x in xs]
-    if widths != list(inputdimensions):
+    if any(isinstance(w, int) and w != d for w, d in zip(widths, inputdimensions, strict=True)):
         raise _declined(binding, "the widths of its operands differ from inputdimensions")
-    return [*op.Split(g, list(inputdimensions), axis=1, outputs=len(xs))]
+    parts = op.Split(g, list(inputdimensions), axis=1, outputs=len(xs))
+    return [
+        part if isinstance(w, int) else _fitted(part, x, d)
+        for part, x, w, d in zip(parts, xs, widths, inputdimensions)
+    ]
+
+
+def _fitted(part: Var, x: Var, width: int) -> Var:
+    """Returns `part` in the width of x: the operator crops an operand, or adds zeros."""
+    missing = op.Shape(x, start=1, end=2) - np.array([width], np.int64)
+    return pad(part, op.Concat([0, 0, 0], missing, axis=0))
 
 
 vjp_all(
