@@ -15,6 +15,7 @@ from onnx import ModelProto
 from onnxgrad.errors import CannotRun
 from onnxgrad.interpreter import cores
 from onnxgrad.ir.protobufs import weight_elements
+from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.verify.custom_operators.boundaries import unknown_operators
 from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.generate import Feeder
@@ -116,8 +117,11 @@ class OriginalRuns:
 
     @property
     def _again(self) -> bool:
-        """True if onnxruntime writes the optimised original faster than it optimises again."""
-        return weight_elements(self.original.proto.graph) <= _MOST_WRITTEN
+        """True if onnxruntime stores the optimised original, with all its weights, faster than it
+        optimises again.
+        """
+        proto = self.original.proto
+        return weight_elements(proto.graph) <= _MOST_WRITTEN and not outside(proto)
 
     def _attempt(self, feeds: Results) -> Results:
         """Runs the original, in onnxruntime if that check runs. The run shows whether the model

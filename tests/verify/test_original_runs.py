@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx.numpy_helper import from_array
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
@@ -25,6 +26,7 @@ from tests.jobs.test_optimize import Wrong, network
 ADD = "g (float[N,4] x) => (float[N,4] o) { s = Add(x, x) o = Tanh(s) }"
 MUL = "g (float[N,4] x) => (float[N,4] o) <float two = {2}> { s = Mul(x, two) o = Tanh(s) }"
 WRONG = "g (float[N,4] x) => (float[N,4] o) <float two = {2.001}> { s = Mul(x, two) o = Tanh(s) }"
+LONG = f"g (float[N,64] x) => (float[N,64] o) <float[64] w = {{{', '.join(map(str, range(64)))}}}> {{ s = Mul(x, w) o = Tanh(s) }}"
 RANDOM = "g (float[N,4] x) => (float[N,4] o) { r = RandomNormalLike(x) o = Add(x, r) }"
 # Gather refuses the indices that a proof makes up; the second model's Sqrt is NaN throughout
 REFUSES = "g (int64[3] i) => (float[3] o) <float[2] w = {1, 2}> { j = Add(i, i) k = Mul(j, j) l = Add(k, i) m = Neg(l) n = Sub(m, k) o = Gather(w, n) }"
@@ -82,8 +84,17 @@ def test_the_report_is_that_of_a_proof_that_begins_later(
     assert compared(*models, options, early=True) == compared(*models, options, early=False)
 
 
-def test_runs_happen_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many runs in onnxruntime as without, and the second model's are early too."""
+@pytest.mark.parametrize("beside", [False, True])
+def test_runs_happen_once(beside: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As many runs in onnxruntime as without, and the second model's are early too. `beside`: the
+    original has weights beside its file.
+    """
+    models: list[Any] = [parse(LONG), parse(LONG.replace("x, w", "w, x"))]
+    if beside:
+        models[0] = tmp_path / "m.onnx"
+        model = parse(LONG)
+        model.graph.initializer[0].CopyFrom(from_array(np.arange(64, dtype=np.float32), "w"))
+        onnx.save(model, models[0], save_as_external_data=True, size_threshold=0)
     runs: list[str] = []
     run, given = Session._ask, EarlyRuns.opened
     monkeypatch.setattr(
@@ -96,7 +107,7 @@ def test_runs_happen_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return opened[-1]
 
     monkeypatch.setattr(EarlyRuns, "opened", watch)
-    models, counts = (parse(ADD), parse(MUL)), []
+    counts = []
     for early in (False, True):
         runs.clear()
         compared(*models, {}, early=early)
