@@ -53,9 +53,13 @@ def softmax(at: Site) -> Layout:
 @in_place("LayerNormalization RMSNormalization SimplifiedLayerNormalization")
 def layer_normalization(at: Site) -> Layout:
     """Rows stay before the normalised axes."""
-    layout = at.only_first()
-    if layout.axis >= at.axis("axis", -1, at.rank(0)):
+    layout, rank = at.only_first(), at.rank(0)
+    if layout.axis >= at.axis("axis", -1, rank):
         raise Refused("it normalises over the rows", along=True)
+    for k in at.present()[1:]:
+        place = layout.axis - (rank - at.rank(k))
+        if place >= 0 and at.sizes(k)[place] != 1:
+            raise Refused("a scale has several elements along the rows")
     return layout
 
 

@@ -16,6 +16,7 @@ from onnxgrad.ir.domains import BROADCASTING
 from onnxgrad.ir.emission.emit import constant, emit
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import product
+from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 
 
@@ -77,13 +78,12 @@ def gemm(at: Site) -> None:
 def einsum(at: Site) -> None:
     """One index more."""
     terms, right = indices_of(at)
-    named = {(c, d) for k, term in enumerate(terms) for c, d in zip(term, at.sizes(k), strict=True)}
-    if any(d == 1 and (c, e) != (c, 1) for c, d in named for f, e in named if c == f):
-        raise Refused("an index of size 1 broadcasts")  # the type of a result would be wrong
     free = next(c for c in string.ascii_letters if c not in "".join(terms))
     wider = [free + t if at.at(k) else t for k, t in enumerate(terms)]
     operands = [at.front(k) for k in at.present()]
-    at.back(at.again(*operands, equation=f"{','.join(wider)}->{free}{right}"))
+    made = at.again(*operands, equation=f"{','.join(wider)}->{free}{right}")
+    made.type = TensorType(made.dtype, (1, *(at.binding.out.shape or ())))  # of a broadcast index
+    at.back(made)
 
 
 @shifted(OVER_AXES)
@@ -98,14 +98,16 @@ def reduction(at: Site) -> None:
             at.back(at.again(x, computed))
             return
     axes = [a + 1 for a in axes_of(at)]
+    kept = {}
+    if not axes:  # ReduceL2 is Abs then: over a new axis of size 1
+        axes, kept = [at.rank(0) + 1], {"keepdims": 0}
+        x = op.Unsqueeze(x, axes)
     if at.op.startswith("Arg"):
         at.back(at.again(x, axis=axes[0]))
-    elif not axes:
-        at.back(op.Identity(x))
     elif at.version >= (13 if at.op == "ReduceSum" else 18):
-        at.back(at.again(x, np.array(axes, np.int64), axes=None))
+        at.back(at.again(x, np.array(axes, np.int64), axes=None, **kept))
     else:
-        at.back(at.again(x, axes=axes))
+        at.back(at.again(x, axes=axes, **kept))
 
 
 @shifted("Softmax LogSoftmax Hardmax")

@@ -35,7 +35,7 @@ from onnxgrad.ir.function_bodies import (
     conflict,
     has_schema_body,
     open_in_place,
-    wrong_rank,
+    wrong_shape,
 )
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
@@ -204,7 +204,7 @@ def _opened(site: Site, bodies: bool) -> list[Binding]:
             block.remove_unused([b])
         elif bodies and has_schema_body(b):
             body = body_of(b)
-            if conflict(b, body) or wrong_rank(b, body):
+            if conflict(b, body) or wrong_shape(b, body):
                 return []
             with site.in_one_row():
                 open_in_place(b, body, fold=folded)

@@ -376,13 +376,23 @@ def open_in_place(
     return opened, set(stands.values())
 
 
-def wrong_rank(binding: Binding, body: Body) -> str | None:
-    """Returns why a schema's body with nested graphs does not fit the call's operands; None if it
-    fits.
+def wrong_shape(binding: Binding, body: Body) -> str | None:
+    """Returns why a schema's body does not fit the ranks of the call's operands, or the shape of a
+    scale; None if it fits.
 
-    The body needs operands of the schema's ranks. onnxruntime's kernels may accept others: Range
-    takes one element for a scalar, which onnx's own body of AffineGrid relies on.
+    A body with nested graphs needs operands of the schema's ranks. onnxruntime's kernels may accept
+    others: Range takes one element for a scalar, which onnx's own body of AffineGrid relies on. The
+    body of LayerNormalization flattens its scale, which may not broadcast therefore.
     """
+    if body.key is None and binding.is_op("LayerNormalization"):
+        x, *scales = (None if v is None else v.shape for v in binding.inputs)
+        axis = binding.attr("axis", -1)
+        fits = x is not None and all(s is None or s == x[axis:] for s in scales)
+        return (
+            None
+            if fits
+            else "its body does not fit its operands: it needs a scale of all normalised axes"
+        )
     if body.key is not None or not any(inner.blocks for inner in body.block.bindings):
         return None
     tensors = [v for v in binding.inputs if v is not None and isinstance(v.type, TensorType | None)]

@@ -19,7 +19,7 @@ from onnxgrad.ir.function_bodies import (
     conflict,
     has_schema_body,
     open_in_place,
-    wrong_rank,
+    wrong_shape,
 )
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.per_binding import retype
@@ -62,7 +62,7 @@ def _from_schema(b: Binding) -> list[Binding]:
         retype(b.block.root)  # a loop in a body that was opened before may have left types unknown
     try:
         body = body_of(b)
-        reason = conflict(b, body) or wrong_rank(b, body)
+        reason = conflict(b, body) or wrong_shape(b, body)
     except InputError as e:
         reason = str(e)
     refuse_if(reason, f"its body cannot replace it: {reason}")

@@ -24,7 +24,7 @@ from onnxgrad.ir.function_bodies import (
     functions_callees_first,
     has_schema_body,
     open_in_place,
-    wrong_rank,
+    wrong_shape,
 )
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import every_node
@@ -187,7 +187,7 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
         trace.missed(_RULE, where, str(e))
         return None
     trace.of(_RULE).matched += 1
-    reason = conflict(b, body) or _unbound(b, body) or wrong_rank(b, body)
+    reason = conflict(b, body) or _unbound(b, body) or wrong_shape(b, body)
     if reason is not None:
         trace.missed(_RULE, where, reason)
         return None

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load_own
 from onnxgrad.ir.save import to_proto
 from onnxgrad.transform.open_batch import open_rows
+from onnxgrad.transform.vmap import map_inputs
 from onnxgrad.verify import run
 
 LENGTH = 3  # the size that is symbolic in some graphs
@@ -220,6 +221,41 @@ def check(
         found = holds(model, count, size, along=along)
         assert found is not False, onnx.printer.to_text(model)
     return found
+
+
+@given(SIZES, CHOICES, st.booleans(), st.integers(0, 4))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_is_mapped_is_right(
+    sizes: list[int], choices: list[int], length: bool, axis: int
+) -> None:
+    check_mapped([*sizes[:-1], LENGTH if length else sizes[-1]], choices, length, axis)
+
+
+def check_mapped(sizes: list[int], choices: list[int], length: bool, axis: int) -> bool:
+    """The graph over a new axis, at every size of its symbol that the graph itself runs at."""
+    model = model_of(sizes, choices, length=length)
+    axis = min(axis, len(sizes)) if model.graph.node else 0
+    done = map_inputs(load_own(model), {"x": axis})
+    rng, ran = np.random.default_rng(0), False
+    # Concat accepts empty values whose other sizes do not fit, and reads beyond their end
+    joins = any(node.op_type == "Concat" for node in model.graph.node)
+    for size in (LENGTH, 5, 0)[: 3 - joins if length else 1]:
+        shape = [
+            d.dim_value if d.HasField("dim_value") else size
+            for d in model.graph.input[0].type.tensor_type.shape.dim
+        ]
+        rows = [rng.standard_normal(shape).astype(np.float32) for _ in range(3)]
+        try:
+            expected = [run(model, {"x": x}) for x in rows]
+        except OnnxgradError:  # no valid graph at this size
+            break
+        ran, got = True, run(to_proto(done.program), {"x": np.stack(rows, axis)})
+        for name, value in got.items():
+            np.testing.assert_allclose(
+                value, np.stack([each[name] for each in expected]), rtol=1e-4, atol=1e-5,
+                err_msg=onnx.printer.to_text(model),
+            )  # fmt: skip
+    return ran
 
 
 @pytest.mark.slow

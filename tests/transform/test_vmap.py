@@ -100,7 +100,12 @@ DEEPER = [
 
 OLD_AND_RARE = [
     # operands with rows that meet on an axis, one of which broadcasts
+    ("g (float[1,3] x, float[4,3] z) => (float[4] y) { y = Einsum <equation = \"...i,...i->...\"> (x, z) }", 20),
     ("g (float[2,1,3,4] q, float[1,1,3,3] m) => (float[2,1,3,4] y) { y = Attention (q, q, q, m) }", 23),
+    ("g (float[1,4,3] x) => (float[1,4,3] y) <float[1,4,1] s = {1, 2, 3, 4}> { y = LayerNormalization (x, s) }", 20),
+    # nothing is reduced, but the operator does more
+    ("g (float x, float[2] z) => (float y, float u, float[2] v) { y = ReduceL2 (x)  u = ReduceSumSquare <keepdims = 0> (x)"
+     "  v = ReduceL1 <noop_with_empty_axes = 1> (z) }", 20),
     # types that an operator of a rule does not have
     ("g (float[4,3] x, int64[2] f) => (float[4,2] y) { i = Cast <to = 6> (f)  z = Sub (i, i)  y = Gather <axis = 1> (x, z) }", 20),
     ("g (float[2] v) => (float[3,4] y) <int64[3] i = {0, 3, 7}, int64 d = {4}> { y = OneHot (i, d, v) }", 20),
@@ -166,7 +171,7 @@ SCANS = [
      " then_branch = a () => (float[2] p) { p = Gather (z, i) }, else_branch = b () => (float[2] q) { e = Constant <value_floats = [1.0, 2.0]> ()"
      "  q = Mul (e, x) }> }", "If"),  # a Gather may fail
     ("g (float[4] x) => (int64[1,N] y) { a = Abs (x)  o = Constant <value_float = 1.0> ()  b = Add (a, o)  y = NonZero (b) }", "size depends on values"),
-    ("g (float[1,3] x, float[4,3] z) => (float[4] y) { y = Einsum <equation = \"...i,...i->...\"> (x, z) }", "index of size 1"),
+    ("g (float[4,1] x, float[4,1] s) => (float[4,1] y) { y = LayerNormalization (x, s) }", "operand 1 differs"),  # the scale broadcasts
 ]  # fmt: skip
 
 
