@@ -309,7 +309,9 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # a rule is the user's code
-        untyped = _untyped(binding)
+        # a body computes the types of the results
+        read = binding.inputs if rule.kind == "body" else (*binding.inputs, *binding.outputs)
+        untyped = _untyped(read)
         if isinstance(error, OnnxgradError) and not isinstance(error, InternalError):
             if untyped and isinstance(error, InputError):
                 raise InputError(f"the gradient of '{binding}' {untyped} ({error})") from error
@@ -325,11 +327,11 @@ def naming(rule: GradientRule, binding: Binding) -> Iterator[None]:
         raise InputError(f"{text}; are these operands what {rule.name} takes?") from error
 
 
-def _untyped(binding: Binding) -> str:
+def _untyped(values: Sequence[Var | None]) -> str:
     """Returns a text that names a missing type behind an operator that onnx does not know, and a
     remedy; empty if no type is missing.
     """
-    for v in (*binding.inputs, *binding.outputs):
+    for v in values:
         source = v
         while source is not None and not _is_typed(source) and source.definition is not None:
             made = source.definition

@@ -97,11 +97,10 @@ def _group_query_attention(
     quantised = any(binding.operand(i) is not None for i in (12, 13))
     decline(binding, "a quantised cache", quantised)
     decline(binding, "sliding_window_cache", bool(binding.attr("sliding_window_cache", 0)))
-    decline(binding, "query_seqlens", binding.operand(16) is not None)
     q, k, v = _parts(query, key, value, num_heads, kv_num_heads, binding)
     lengths = op.Reshape(op.Cast(seqlens, to=TensorProto.INT64), [-1, 1])
     most = op.Reshape(op.Cast(total, to=TensorProto.INT64), [])
-    place = _Places(count(query, 1), lengths, most, past_key)
+    place = _Places(count(query, 1), lengths, most, past_key, binding.operand(16))
     if binding.attr("do_rotary", 0):
         at = place.of_rows if positions is None else place.given(positions)
         c, s = op.Gather(cos, at), op.Gather(sin, at)
@@ -131,18 +130,26 @@ def _normed(x: Var, place: int, name: str, binding: Binding) -> Var:
 
 
 class _Places:
-    """The positions of rows and keys: new ones of row b begin after `done[b]` past ones."""
+    """The positions of rows and keys: new ones of row b begin after `done[b]` past ones.
 
-    def __init__(self, rows: Var, lengths: Var, most: Var, cache: Var | None) -> None:
-        self.lengths, self.rows = lengths, rows
+    valid: how many rows of each batch entry are no padding, for a chunk of queries.
+    """
+
+    def __init__(
+        self, rows: Var, lengths: Var, most: Var, cache: Var | None, valid: Var | None
+    ) -> None:
+        self.lengths, self.rows, self.added = lengths, rows, rows
         self.index = op.Unsqueeze(op.Range(0, rows, 1), [0])  # (1, S)
         # the first prompt fills the cache from its beginning
         self.prompt = op.Equal(rows, most)
+        if valid is not None:
+            self.added = op.Reshape(op.Cast(valid, to=TensorProto.INT64), [-1, 1])
+            self.prompt = constant(False)
         self.done: Var | None = None
         self.of_rows = self.index
         self.total = rows
         if cache is not None and (cache.shape is None or cache.shape[2] != 0):
-            self.done = op.Where(self.prompt, 0, lengths + 1 - rows)  # (B, 1)
+            self.done = op.Where(self.prompt, 0, lengths + 1 - self.added)  # (B, 1)
             self.of_rows = op.Max(self.index + self.done, 0)
             self.slots = count(cache, 2)
             self.total = op.Max(self.slots, most)
@@ -160,7 +167,7 @@ class _Places:
         if past is None or self.done is None:
             return new
         at = self.keys - self.done  # (B, T)
-        inside = op.And(op.GreaterOrEqual(at, 0), op.Less(at, self.rows))
+        inside = op.And(op.GreaterOrEqual(at, 0), op.Less(at, self.added))
         index = op.Unsqueeze(op.Clip(at, 0, self.rows - 1), [2])
         by_row = op.Transpose(new, perm=[0, 2, 1, 3])
         moved = op.Transpose(op.GatherND(by_row, index, batch_dims=1), perm=[0, 2, 1, 3])
@@ -232,5 +239,5 @@ body(f"{_DOMAIN}::RotaryEmbedding", _rotary_embedding, notes="without packed bat
 body(
     f"{_DOMAIN}::GroupQueryAttention",
     _group_query_attention,
-    notes="without quantised or windowed caches and chunks of queries",
+    notes="without quantised or windowed caches",
 )

@@ -162,15 +162,18 @@ def group_query_attention(call: Call, *operands: Array | None) -> tuple[Array, .
     query; past keys and values (B, M, P, H). Runs batch, head and query one by one.
     """
     at: dict[str, Any] = dict.fromkeys(_GQA) | dict(zip(_GQA, operands))
-    quantised = any(at[name] is not None for name in ("k_scale", "v_scale", "query_lengths"))
+    quantised = any(at[name] is not None for name in ("k_scale", "v_scale"))
     if quantised or call["sliding_window_cache"]:
-        raise Unsupported("GroupQueryAttention with a quantised or windowed cache, or chunks")
+        raise Unsupported("GroupQueryAttention with a quantised or windowed cache")
     q, k, v = _prepared(call, at)
     (batch, n, queries, size), m, total = q.shape, k.shape[1], int(at["total"].reshape(()))
-    past = at["seqlens"].reshape(-1) + 1 - queries if queries != total else np.zeros(batch, int)
+    prompt, added = queries == total, np.full(batch, queries)
+    if at["query_lengths"] is not None:  # a chunk of queries: the rows after these are padding
+        prompt, added = False, at["query_lengths"].reshape(-1)
+    past = np.zeros(batch, int) if prompt else at["seqlens"].reshape(-1) + 1 - added
     if call["do_rotary"]:
         places = at["positions"]
-        if places is None or queries == total:
+        if places is None or prompt:
             first = 0 if places is None else places.reshape(-1)[0]
             places = np.maximum(first + past[:, None] + np.arange(queries), 0)
         cos, sin = at["cos"][places], at["sin"][places]
@@ -183,7 +186,7 @@ def group_query_attention(call: Call, *operands: Array | None) -> tuple[Array, .
         for kept, cache, new in ((keys, "past_key", k), (values, "past_value", v)):
             if done:
                 kept[b, :, :done] = at[cache][b, :, :done]
-            kept[b, :, done : done + queries] = new[b]
+            kept[b, :, done : done + added[b]] = new[b, :, : added[b]]
         for head, row in np.ndindex(n, queries):
             y[b, head, row], seen[b, head, row] = _row(
                 call,
