@@ -12,7 +12,7 @@ from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import show_proved
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import files_read, target_of, write_models, writer
-from onnxgrad.ir.load import load
+from onnxgrad.ir.load import load_in_place
 from onnxgrad.jobs.edit import edit
 from onnxgrad.jobs.extract import extract
 from onnxgrad.jobs.join import join
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     )
     for name, model in zip(names.values(), models, strict=True) if len(models) > 1 else ():
         with naming(name):  # the driver does not know the name of the model
-            load(model)
+            load_in_place(model)
     with naming(", ".join(map(shown, names.values()))), out.progress(args.command, 1) as advance:
         advance(stage, None)
         found = job(*models, args.options, hooks)

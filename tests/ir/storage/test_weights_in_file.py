@@ -167,3 +167,27 @@ def test_a_damaged_weight_is_read_inside(tmp_path: Path) -> None:
     onnx.save(given, path)
     found = read_without_weights(path)
     assert found is not None and not found.graph.initializer[1].data_location
+
+
+def test_join_leaves_the_weights_of_a_large_file_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(model(), tmp_path / "m.onnx")
+    words = [
+        "join",
+        *[str(tmp_path / "m.onnx")] * 2,
+        "--map",
+        "y=x",
+        "--prefix",
+        "B_",
+        "--no-verify",
+    ]
+    assert main([*words, "-q", "-o", str(tmp_path / "whole.onnx")]) == 0
+
+    def read_whole(path: Path) -> None:
+        raise AssertionError(f"{path} is read with its weights")
+
+    monkeypatch.setattr(load, "LARGE_FILE", LARGE)
+    monkeypatch.setattr(load, "read_proto", read_whole)
+    assert main([*words, "-q", "-o", str(tmp_path / "joined.onnx")]) == 0
+    assert (tmp_path / "joined.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
