@@ -33,8 +33,10 @@ def _softmax_view(call: Call, x: Array) -> tuple[Array, int]:
 @kernel("Softmax", why="opset")
 def softmax(call: Call, x: Array) -> Array:
     view, axis = _softmax_view(call, x)
-    e = np.exp(view - view.max(axis=axis, keepdims=True, initial=-np.inf))
-    return np.asarray(e / e.sum(axis=axis, keepdims=True)).reshape(x.shape)
+    e = np.asarray(view - view.max(axis=axis, keepdims=True, initial=-np.inf))
+    np.exp(e, out=e)
+    e /= e.sum(axis=axis, keepdims=True)
+    return e.reshape(x.shape)
 
 
 @kernel("LogSoftmax", why="opset")
