@@ -89,7 +89,7 @@ def skip_simplified_layer_normalization(
 @rewrite(P.LayerNormalization(P.Add(a, b).only, gamma, beta.maybe), shrinks=count("Add"))
 def sum_before_normalization(a: Var, b: Var, root: Binding) -> Any:
     """LayerNormalization(a + b) = LayerNormalization(Sum(a, b)), which nothing fuses"""
-    if a.dtype != TensorProto.FLOAT or a.is_constant or b.is_constant or root.has_refs:
+    if a.dtype != TensorProto.FLOAT or (a.is_constant and b.is_constant) or root.has_refs:
         return None
     decline_if(not same_shape(a.shape, b.shape), "its summands are not known to have one shape")
     return {root.inputs[0]: op.Sum(a, b)}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.rewriting import Done, apply, assert_same_results, model_of
 
 
-def lowered(text: str, *, opset: int = 23, provider: str = "cpu") -> Done:
+def lowered(text: str, constants: Any = None, *, opset: int = 23, provider: str = "cpu") -> Done:
     passes = f"lower-composites{{provider={provider}}}"
-    return apply(model_of(text, opset=opset), passes, "remove-unused", "fold-constant")
+    return apply(model_of(text, constants, opset=opset), passes, "remove-unused", "fold-constant")
 
 
 GROUPS = "g (float[{0}] x, float[6] s, float[6] b) => (float[{0}] y) {{ y = GroupNormalization <num_groups = 3, epsilon = 0.01> (x, s, b) }}"
@@ -60,6 +62,18 @@ def test_a_sum_that_nothing_fuses() -> None:
     assert lowered(text.format("", ", float[2,S,8] a", "r")).ops == ["Add", "LayerNormalization"]
     wider = lowered(text.format(", float[8] c", "", "c"))
     assert wider.ops == ["Add", "LayerNormalization"] and "one shape" in wider.declined
+
+
+@pytest.mark.parametrize("operands", ["x, t", "t, x"])
+def test_a_sum_with_a_constant_of_its_shape(operands: str) -> None:
+    """Embeddings plus a table of positions, at fixed sizes: fused as any other sum."""
+    text = f"g (float[1,3,8] x, float[8] g, float[8] b) => (float[1,3,8] y) {{ a = Add({operands}) y = LayerNormalization(a, g, b) }}"
+    table = np.linspace(-1, 1, 24, dtype=np.float32).reshape(1, 3, 8)
+    done = lowered(text, {"t": table})
+    assert done.ops == ["Sum", "LayerNormalization"]
+    done.prove()
+    row = lowered(text, {"t": table[:, :1]})
+    assert row.ops == ["Add", "LayerNormalization"] and "one shape" in row.declined
 
 
 @pytest.mark.parametrize("operator", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
