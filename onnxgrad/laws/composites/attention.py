@@ -17,8 +17,8 @@ from onnxgrad.laws.composites.attention_chain import (
     all_scales,
     heads_of,
     is_split,
+    joined_rows,
     matrices_transposed,
-    rows_of,
     scores_of,
 )
 from onnxgrad.laws.composites.attention_masks import replaced, spread, together
@@ -182,7 +182,7 @@ def attention_of_rows(q: Var, k: Var, v: Var, shape: Var, heads: Binding, root: 
     decline_if(
         not whole and not _joins_rows(shape, root, transposed), "its results are not joined to rows"
     )
-    found = {u: rows_of(u) or rotated_rows(u) for u in (q, k, v)}
+    found = {u: joined_rows(u) or rotated_rows(u) for u in (q, k, v)}
     rows = [x for x in (found[q], found[k], found[v]) if x is not None]
     if len(rows) < 3:
         names = ", ".join(u.name for u, x in found.items() if x is None)

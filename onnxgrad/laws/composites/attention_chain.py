@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape, same_dim, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.attention_masks import Replaced
@@ -207,6 +208,23 @@ def rows_of(v: Var) -> Var | None:
         return None
     x, split = reshape.inputs[0], reshape.out.shape
     return x if x.rank == 3 and is_split(x.shape, split) else None
+
+
+def joined_rows(v: Var) -> Var | None:
+    """Returns `rows_of(v)`. If something else than a split made (B, rows, heads, width), such as a
+    normalisation of each head, emits its join.
+    """
+    found, transpose = rows_of(v), v.definition
+    if found is not None or transpose is None or not transpose.is_op("Transpose"):
+        return found
+    x = transpose.inputs[0]
+    if tuple(transpose.attr("perm") or ()) != (0, 2, 1, 3) or x is None or not x.shape:
+        return None
+    heads, width = x.shape[2:]
+    if v.sole_user() is None or not isinstance(heads, int) or not isinstance(width, int):
+        return None
+    joined: Var = op.Reshape(x, [0, 0, heads * width])
+    return joined if is_split(joined.shape, x.shape) else None
 
 
 def is_split(joined: Shape | None, split: Shape | None) -> bool:

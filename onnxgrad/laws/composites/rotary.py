@@ -12,7 +12,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, same_dim
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.composites.attention_chain import is_split, rows_of
+from onnxgrad.laws.composites.attention_chain import is_split, joined_rows
 from onnxgrad.laws.composites.conditions import require, scalar
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
@@ -155,7 +155,7 @@ def rotated_rows(v: Var) -> Var | None:
     if b is None or not b.is_op("RotaryEmbedding") or b.has_refs or v.sole_user() is None:
         return None
     inner = b.inputs[0]
-    rows = None if inner is None else rows_of(inner)
+    rows = None if inner is None else joined_rows(inner)
     if rows is None or inner is None or inner.shape is None:
         return None
     if not is_split(rows.shape, (inner.shape[0], inner.shape[2], inner.shape[1], inner.shape[3])):

@@ -236,6 +236,42 @@ def test_heads_of_rows() -> None:
     done.prove()
 
 
+NORMAL = (
+    "<float[4] w = {1.0, 0.5, 2.0, -1.0}, int64[4] h4 = {0, 0, 4, 4}, int64[3] whole = {0, 0, 16}>"
+)
+NORMALISED = f"""g {ROWS.format(16)} {NORMAL} {{
+    a = Reshape(q, h4) n = RMSNormalization(a, w) qh = Transpose <perm = [0, 2, 1, 3]> (n)
+    b = Reshape(k, h4) m = RMSNormalization(b, w) kh = Transpose <perm = [0, 2, 1, 3]> (m)
+    c = Reshape(v, h4) vh = Transpose <perm = [0, 2, 1, 3]> (c)
+    o = Attention(qh, kh, vh) j = Transpose <perm = [0, 2, 1, 3]> (o) y = Reshape(j, whole) }}"""
+
+
+def test_rows_of_heads_that_are_normalised() -> None:
+    """Qwen3 normalises each head's queries and keys between split and transpose."""
+    done = raised(NORMALISED)
+    assert done.counts["Transpose"] == 0 and done.counts["Reshape"] == 4
+    assert "q_num_heads=4" in done.text
+    done.prove()
+
+
+OTHERS = {
+    "read elsewhere": ("y = Reshape(j, whole)", "z = Neg(qh) y = Reshape(j, whole)"),
+    "another transpose": ("qh = Transpose <perm = [0, 2, 1, 3]> (n)", "e = Transpose <perm = [2, 0, 1, 3]> (n) qh = Transpose <perm = [1, 0, 2, 3]> (e)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), OTHERS.values(), ids=OTHERS)
+def test_normalised_heads_that_stay(old: str, new: str) -> None:
+    done = raised(
+        NORMALISED.replace(old, new).replace(
+            "=> (float[B,S,16] y)",
+            "=> (float[B,S,16] y, float[B,4,S,4] z)" if "z =" in new else "=> (float[B,S,16] y)",
+        )
+    )
+    assert "q_num_heads" not in done.text and "not split from rows" in done.declined
+    done.prove()
+
+
 def test_rows_that_are_joined_further() -> None:
     text = f"g {ROWS.format(16)} {SPLIT.format(4, DIRECT, 'o = MatMul(p, vh)')}"
     done = raised(
