@@ -155,7 +155,7 @@ def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var
 def in_front(v: Var, done: Batched, axis: int) -> Var:
     """Returns an output with a new axis for the rows; an output without rows is repeated."""
     site = site_of(v, done.layouts, done.sizes)
-    if (v.rank or 0) < axis:
+    if len(site.sizes_of(v)) < axis:
         raise Refused(f"it has no axis {axis}")
     if done.layouts.get(v) is None:
         front = op.Unsqueeze(v, np.zeros(1, np.int64))

@@ -294,6 +294,7 @@ def test_the_interface() -> None:
     [
         (MAPPED[0], ["q"], 0, "'q' is not an input"),
         (MAPPED[1], ["x"], 1, "input 'x' f32\\[\\] can have no new axis 1"),
+        ("g (float[3] x) => (float y) { y = ReduceSum <keepdims = 0> (x) }", ["x"], 1, "output 'y': it has no axis 1"),
         (MAPPED[0].replace("2,3]", "rows,3]").replace("2,4]", "rows,4]"), ["x"], 0, "the size 'rows' exists already"),
         ("g (float[3] x) => (seq(float[3]) y) { r = RandomNormal <shape = [3]> ()  z = Add (x, r)  y = SequenceConstruct (z) }", None, 0, "RandomNormal.*random numbers"),
         ("g (float[3] x, float[2] z) => (float[3] y, float[2] z) { y = Neg (x) }", ["x"], 0, "output 'z' is an input that is not mapped"),
