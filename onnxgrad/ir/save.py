@@ -124,8 +124,10 @@ def save_all(
 # an edit of a model
 Change: TypeAlias = Callable[[ModelProto], object]
 # a file of `save_together`, or its pieces; a function receives the temporary path of each earlier
-# file, by its final path, and returns bytes
-Content: TypeAlias = Program | bytes | Iterator[bytes] | Callable[[Mapping[Path, Path]], bytes]
+# file, by its final path, and returns bytes or pieces
+Content: TypeAlias = (
+    Program | bytes | Iterator[bytes] | Callable[[Mapping[Path, Path]], bytes | Iterator[bytes]]
+)
 
 
 def save_together(

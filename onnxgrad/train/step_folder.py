@@ -20,7 +20,8 @@ from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import Content, save_together
 from onnxgrad.ir.storage.atomic_files import regular, text_of, write_whole
-from onnxgrad.ir.storage.external_data import sources
+from onnxgrad.ir.storage.external_data import Digests, sources
+from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, pieces, read_without_weights
 from onnxgrad.ir.var import Var
 from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
@@ -69,11 +70,21 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
         step.initial.release()
 
 
-def _prediction(evaluation: Path, loss: str) -> bytes:
-    """Returns the graph of that file without the loss; its external data is that of the file."""
-    model = read_proto(evaluation)
+def _prediction(evaluation: Path, loss: str) -> Iterator[bytes]:
+    """Returns the pieces of the graph of that file without the loss; its external data is that of
+    the file. Large weights are copied from file to file.
+    """
+    model = _outline(evaluation)
     drop_loss(model.graph, loss)
-    return bytes(model.SerializeToString())
+    digests = Digests()
+    digests.files = frozenset([evaluation.name])
+    return pieces(model, evaluation.parent, {}, digests)
+
+
+def _outline(path: Path) -> ModelProto:
+    """Returns the model of a file; the large weights of a large file stay in it."""
+    large = path.is_file() and path.stat().st_size >= LARGE_FILE
+    return (read_without_weights(path) if large else None) or read_proto(path)
 
 
 def without_notes(model: ModelProto) -> None:
@@ -220,7 +231,9 @@ def _digest(path: Path, staged: Mapping[Path, Path]) -> str:
     found, root = hashlib.sha256(), path.parent
     model = staged.get(path, path)
     # files outside of the folder are refused when they are read
-    beside = (p for p in sources(read_proto(model), root) if p.is_relative_to(root))
+    beside = (
+        p for p in sources(_outline(model), root) if p.is_relative_to(root) and p.name != model.name
+    )
     for file in (model, *sorted(beside)):
         try:
             with open(regular(staged.get(file, file)), "rb") as opened:

@@ -39,11 +39,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         with within_limits(args):
             started = time.perf_counter()
             model = source(args.model)
-            step = (
-                step_from_training_info(model)
-                if args.from_training_info
-                else make_step(model, args.options)
-            )
+            step = _made(model, args)
             seconds = time.perf_counter() - started
             report = None if not args.verify else _check(args, step, out)
             if report is not None and not report.ok:
@@ -59,6 +55,18 @@ def run(args: argparse.Namespace, out: Output) -> int:
     out.show(heading(shown(args.model)), *result.parts(out.verbose))
     out.json({"model": args.model, "output": args.output, **result.to_dict()})
     return 0
+
+
+def _made(model: Path | bytes, args: argparse.Namespace) -> TrainingStep:
+    """Returns the step. Large weights of a model's file stay in it until the folder is written."""
+    if args.from_training_info:
+        return step_from_training_info(model)
+    in_place = isinstance(model, Path) and not args.training_info
+    step = make_step(model, args.options, in_place=in_place)
+    if in_place:
+        for graph in (step.train, step.evaluation):
+            graph.digests.files = frozenset([Path(args.model).name])
+    return step
 
 
 def _seal(args: argparse.Namespace, out: Output) -> int:

@@ -21,6 +21,7 @@ from onnxgrad.ir.storage.external_data import Digests, halved, is_halved
 from onnxgrad.ir.storage.outline import outline
 from onnxgrad.ir.storage.weights_in_file import LARGE, pieces, read_without_weights
 from onnxgrad.ir.types import Array
+from onnxgrad.train import step_folder
 from onnxgrad.train.export import digest
 from tests.helpers import parse
 
@@ -191,3 +192,32 @@ def test_join_leaves_the_weights_of_a_large_file_in_it(
     monkeypatch.setattr(load, "read_proto", read_whole)
     assert main([*words, "-q", "-o", str(tmp_path / "joined.onnx")]) == 0
     assert (tmp_path / "joined.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
+
+
+def test_train_step_leaves_the_weights_of_a_large_file_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = parse("g (float[N,256] x) => (float[N,256] y) { a = MatMul (x, w) y = MatMul (a, v) }")
+    for name in ("w", "v"):
+        array = np.full((256, 256), len(name) / 256, np.float32)
+        made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(made, tmp_path / "m.onnx")
+    words = ["train-step", str(tmp_path / "m.onnx"), "--loss", "mse", "--wrt", "w"]
+    words += ["--no-verify", "-q", "-o"]
+    assert main([*words, str(tmp_path / "whole")]) == 0
+
+    def read_whole(path: Path) -> None:
+        raise AssertionError(f"{path} is read with its weights")
+
+    monkeypatch.setattr(step_folder, "LARGE_FILE", LARGE)
+    monkeypatch.setattr(step_folder, "read_proto", read_whole)
+    monkeypatch.setattr(load, "read_proto", read_whole)
+    assert main([*words, str(tmp_path / "step")]) == 0
+    names = sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "step").iterdir())
+    assert all(
+        (tmp_path / "whole" / name).read_bytes() == (tmp_path / "step" / name).read_bytes()
+        for name in names
+    )
+    kept = onnx.load(tmp_path / "step" / "predict.onnx").graph.initializer
+    assert [v.name for v in kept if len(v.raw_data) == LARGE] == ["v"]
