@@ -7,6 +7,9 @@ sizes, and by the newer exporter, as it does by default, with fixed sizes. `pyth
 scripts/bench_real_sizes.py [NAME ...] [--tune SECONDS] [--write]` measures them and needs none of
 these. `--packaged` measures the models of `fetch_models.py` instead, as they ship.
 
+`products` are the matrix products and Attentions of the result at opset 23 alone, in a graph that
+reads their operands as inputs: the share of the export's time that no rewrite of the rest saves.
+
 Times are CPU time relative to the export's, one thread, all files in turns, at onnxruntime's
 default level on both sides. `again` is a copy of the export, whose ratio shows the noise. Results
 are compared with the export's, with onnxruntime's graph optimisations off; the export's are
@@ -21,12 +24,14 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
@@ -43,6 +48,7 @@ from scripts.bench_exports import (  # noqa: E402  # the script runs from a chec
 )
 from scripts.fetch_models import SOURCES, cache_folder  # noqa: E402
 from scripts.records import write_record  # noqa: E402
+from scripts.sessions import session  # noqa: E402
 
 # hidden size and heads of each network of exporting/open_sizes.py
 WIDTHS = {
@@ -59,6 +65,8 @@ PACKAGED: dict[str, dict[str, Any]] = {
     "num_residues": 150},
 }  # fmt: skip
 WORST = 1e-4
+PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "Gemm", "MatMul"})
+ALONE = "products"
 
 
 def export(names: list[str]) -> None:
@@ -122,20 +130,81 @@ def ways_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     ways: dict[str, dict[str, Any]] = {"optimize": {}} if args.packaged else {}
     ways["opset 23"] = {"target_opset": 23}
     if args.tune:
-        ways["tuned"] = {"target_opset": 23, "tune": True, "tune_time": args.tune}
+        ways["tuned"] = {"target_opset": 23, "tune": args.tune}
     return ways
 
 
-def made(path: Path, folder: Path, ways: Mapping[str, dict[str, Any]]) -> dict[str, Path]:
-    """Returns the files to compare, by label."""
+def made(
+    path: Path, folder: Path, ways: Mapping[str, dict[str, Any]], feeds: Mapping[str, Any]
+) -> dict[str, Path]:
+    """Returns the files to compare, by label; tuning measures at the size of `feeds`."""
     import onnxgrad
 
     found = {"export": path, AGAIN: folder / f"{AGAIN}.onnx"}
     found[AGAIN].write_bytes(path.read_bytes())
     for label, options in ways.items():
         found[label] = folder / f"{label}.onnx"
-        onnx.save(onnxgrad.optimize(path, verify=False, **options), found[label])
+        measured_on = {"inputs": dict(feeds)} if "tune" in options else {}
+        result = onnxgrad.optimize(path, verify=False, **options, **measured_on)
+        onnx.save(result, found[label])
     return found
+
+
+def products_of(path: Path, feeds: Mapping[str, Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Returns the products of a model as a graph of their own, and the values that they read."""
+    from onnxruntime import GraphOptimizationLevel
+
+    model = onnx.load(path)
+    graph = model.graph
+    stored = {v.name: onnx.numpy_helper.to_array(v) for v in graph.initializer}
+    fixed = set(stored)
+    for node in graph.node:
+        if all(name in fixed or not name for name in node.input):
+            fixed.update(node.output)
+    nodes = [node for node in graph.node if node.op_type in PRODUCTS]
+    read = dict.fromkeys(name for node in nodes for name in node.input if name)
+    known = {**stored, **feeds}
+    del graph.output[:]
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in read if name not in known)
+    opened = session(model, graph_optimization_level=GraphOptimizationLevel.ORT_DISABLE_ALL)
+    results = opened.run(None, {v.name: feeds[v.name] for v in opened.get_inputs()})
+    known |= dict(zip([v.name for v in opened.get_outputs()], results, strict=True))
+    # a product's result may be another's operand
+    inputs = {f"in:{name}": known[name] for name in read if name not in fixed}
+    constants = [onnx.numpy_helper.from_array(known[k], f"in:{k}") for k in read if k in fixed]
+    for node in nodes:
+        node.input[:] = [f"in:{name}" if name else "" for name in node.input]
+    kind = onnx.helper.np_dtype_to_tensor_dtype
+    alone = onnx.helper.make_graph(
+        nodes, ALONE,
+        [onnx.helper.make_tensor_value_info(k, kind(v.dtype), v.shape) for k, v in inputs.items()],
+        [onnx.helper.make_tensor_value_info(n.output[0], TensorProto.FLOAT, None) for n in nodes],
+        constants,
+    )  # fmt: skip
+    opsets = {"opset_imports": list(model.opset_import), "ir_version": model.ir_version}
+    return onnx.helper.make_model(alone, **opsets), inputs
+
+
+def products_alone(files: Mapping[str, Path], feeds: Mapping[str, Any], seconds: float) -> float:
+    """Returns the ratio of the products' CPU time to the export's: the median of eight turns."""
+    opened = session(files["export"])
+    alone, inputs = products_of(files["opset 23"], feeds)
+    runs = [
+        (opened, {v.name: feeds[v.name] for v in opened.get_inputs()}),
+        (session(alone), inputs),
+    ]
+    found = [_seconds(*run, 1) for run in runs]
+    found = [_seconds(*run, 1) for run in runs]  # behind the first run, which allocates
+    times = [max(1, int(seconds / (8 * took))) for took in found]
+    turns = [[_seconds(*run, n) for run, n in zip(runs, times, strict=True)] for _ in range(8)]
+    return statistics.median(alone / export for export, alone in turns)
+
+
+def _seconds(opened: Any, feeds: Mapping[str, Any], times: int) -> float:
+    start = time.process_time()
+    for _ in range(times):
+        opened.run(None, feeds)
+    return (time.process_time() - start) / times
 
 
 def main() -> None:
@@ -161,7 +230,7 @@ def main() -> None:
 def measure(args: argparse.Namespace) -> None:
     """Prints the table, and records it."""
     ways = ways_of(args)
-    labels = [*ways, AGAIN]
+    labels = [*ways, *([] if args.packaged else [ALONE]), AGAIN]
     lines = [
         f"| network | hidden | exporter | size | nodes | export, ms | {' | '.join(labels)} | "
         "worst difference |",
@@ -174,16 +243,18 @@ def measure(args: argparse.Namespace) -> None:
         for exporter, path, case in (packaged if args.packaged else files_of)(name):
             ((size, only),) = case.items()
             with tempfile.TemporaryDirectory() as folder:
-                files = made(path, Path(folder), ways)
+                files = made(path, Path(folder), ways, only["in"])
                 off = worst_difference(files, case)
                 assert only["out"], f"{path.name}: no results to compare with"
                 milliseconds, found = ratios(files, only["in"], args)
+                if ALONE in labels:
+                    found[ALONE] = [products_alone(files, only["in"], args.seconds)]
                 nodes = " to ".join(str(counted(files[k])[0]) for k in ("export", "opset 23"))
             if max(off.values()) > WORST:
                 sys.exit(f"{path.name}: the results differ: {off}")
             for label in labels:
                 every[label].append(statistics.median(found[label]))
-                if label != AGAIN and is_slower(found[label]):
+                if label in ways and is_slower(found[label]):
                     slower.append(f"{name} by {exporter} at {size} ({label})")
             cells = " | ".join(f"{statistics.median(found[label]):.3f}" for label in labels)
             lines.append(
@@ -197,7 +268,8 @@ def measure(args: argparse.Namespace) -> None:
     size = "of the largest input" if args.packaged else "batch x length"
     text = [
         f"{kind} (`scripts/bench_real_sizes.py`); size: {size}. "
-        f"CPU time over the export's, one thread, in turns, median of {args.repeats} repeats.",
+        f"CPU time over the export's, one thread, in turns, median of {args.repeats} repeats; "
+        f"{ALONE}: the products and Attentions of the result alone.",
         "", *lines, "",
         f"Slower than the export by more than {SLOWER - 1:.0%} in most repeats: "
         f"{', '.join(slower) or 'none'}.",
