@@ -13,7 +13,14 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.backward_walk import backward
-from onnxgrad.grad.checkpointing.choice import Choice, budget_of, is_estimated, plans
+from onnxgrad.grad.checkpointing.choice import (
+    Balanced,
+    Choice,
+    Segments,
+    budget_of,
+    is_estimated,
+    plans,
+)
 from onnxgrad.grad.checkpointing.memory import peak_of
 from onnxgrad.grad.finish import finish, variable
 from onnxgrad.grad.prepare import Adjoint, GradientRequest, Prepared, prepare
@@ -79,27 +86,47 @@ def fitting(program: Program, request: GradientRequest) -> tuple[Choice, Gradien
     those whose run takes no more bytes than the budget. For "auto", the bytes are those of the
     least found and a tenth of them. Raises InputError, which names the least, if none fits.
     """
-    budget = budget_of(request.checkpoint)
-    peaks: list[int] = []
-    formed: list[tuple[Choice, Gradient, list[warnings.WarningMessage]]] = []
-    for choice in plans(len(program.main.bindings), budget):
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            found = _differentiated(load_own(program), replace(request, checkpoint=choice))
-        peaks.append(peak_of(found.program.main))
-        formed.append((choice, found, told))
-        if budget is not None and peaks[-1] <= budget:
-            break
-    most = min(peaks) * 11 // 10 if budget is None else budget
-    best = next((i for i, peak in enumerate(peaks) if peak <= most), None)
-    if best is None:
+    budget, balanced = budget_of(request.checkpoint), Balanced()
+    plain = [] if budget is None else [_trial(program, request, Segments(0))]
+    if budget is not None and plain[0].peak <= budget:
+        return plain[0].result()
+    best = _trial(program, request, balanced)
+    formed = plain
+    for choice in plans(balanced, budget):
+        formed.append(_trial(program, request, choice))
+        if budget is not None and formed[-1].peak <= budget:
+            return formed[-1].result()
+    formed.append(replace(best, choice=balanced.best))
+    least = min(trial.peak for trial in formed)
+    most = least * 11 // 10 if budget is None else budget
+    if least > most:
         raise InputError(
-            f"no choice of segments fits {budget} bytes; the least found needs about {min(peaks)}"
+            f"no choice of segments fits {budget} bytes; the least found needs about {least}"
         )
-    choice, found, told = formed[best]
-    for w in told:
-        warnings.warn(w.message, stacklevel=7)  # the caller of `onnxgrad.gradient`
-    return choice, found
+    return next(trial for trial in formed if trial.peak <= most).result()
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A gradient formed with a choice of segments, its warnings, and the bytes of a run."""
+
+    choice: Choice
+    gradient: Gradient
+    told: list[warnings.WarningMessage]
+    peak: int
+
+    def result(self) -> tuple[Choice, Gradient]:
+        """Returns the choice and the gradient, and repeats the warnings."""
+        for w in self.told:
+            warnings.warn(w.message, stacklevel=8)  # the caller of `onnxgrad.gradient`
+        return self.choice, self.gradient
+
+
+def _trial(program: Program, request: GradientRequest, choice: Choice) -> _Trial:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = _differentiated(load_own(program), replace(request, checkpoint=choice))
+    return _Trial(choice, found, told, peak_of(found.program.main))
 
 
 def _differentiated(program: Program, request: GradientRequest) -> Gradient:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -27,6 +27,8 @@ from onnxgrad.ir.var import Var
 from onnxgrad.vocabulary import POLICIES
 
 _LARGE = 1 << 22  # bytes
+# numbers of segments whose bytes are so many times those of the best are not worth forming
+_HOPEFUL = 1.75
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,23 @@ class Segments:
     count: int
 
 
+@dataclass(eq=False)
+class Balanced:
+    """The number of segments for which kept values and the largest segment take the fewest bytes.
+    `choose` fills in these bytes for each number.
+    """
+
+    bytes: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Segments:
+        """The choice of that number."""
+        return Segments(min(self.bytes, key=self.bytes.__getitem__))
+
+
 Choice: TypeAlias = (
-    "Checkpoint | Segments | Mapping[str, Sequence[Use]] | Sequence[str] | str | int | None"
+    "Checkpoint | Segments | Balanced | Mapping[str, Sequence[Use]] | Sequence[str] | str | int "
+    "| None"
 )
 
 
@@ -56,8 +73,9 @@ def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Ma
         return _segmented(block, list(needed), choice.count)
     if isinstance(choice, str) and choice in POLICIES and choice != "auto":
         return _by_policy(block, list(needed), choice)
-    if choice == "auto":
-        return _automatic(block, list(needed))
+    if choice == "auto" or isinstance(choice, Balanced):
+        balanced = choice if isinstance(choice, Balanced) else Balanced()
+        return _automatic(block, list(needed), balanced)
     return resolve(block, Checkpoint(start=list(choice if isinstance(choice, Sequence) else ())))
 
 
@@ -88,16 +106,21 @@ def is_estimated(program: Program, choice: Choice) -> bool:
     return all(is_static(v.shape) for v in made) and sum(map(size_of, made)) >= _LARGE
 
 
-def plans(bindings: int, budget: int | None) -> list[Choice]:
-    """Returns the choices for a budget, or for "auto" in a model of this number of bindings,
-    ordered from the least recomputation.
+def plans(balanced: Balanced, budget: int | None) -> list[Choice]:
+    """Returns the other choices that are worth forming for a budget or for "auto", ordered from the
+    least recomputation. For a budget, those of too many bytes come last.
     """
+    most, sizes = balanced.best.count, balanced.bytes
+    least = sizes[most]
     if budget is None:
-        return [*map(Segments, (3, 6, 12, 24)), "auto"]
-    most, found = 4 * math.isqrt(bindings) + 1, [1, 2, 3]
-    while found[-1] < most:
-        found.append(min(most, 2 * found[-1]))
-    return [Segments(0), "products", *map(Segments, found), "auto"]
+        doubled = [3 << i for i in range(most.bit_length()) if 3 << i < most]
+        return [Segments(n) for n in doubled if sizes[n] <= _HOPEFUL * least]
+    found = [1]
+    while found[-1] < 2 * most:
+        found.append(max(found[-1] + 1, found[-1] * 3 // 2))
+    counts = [n for n in found if n in sizes and n != most]
+    counts.sort(key=lambda n: sizes[n] > _HOPEFUL * max(budget, least))
+    return ["products", *map(Segments, counts)]
 
 
 def _segmented(block: BindingBlock, needed: list[Binding], count: int) -> Marks:
@@ -137,11 +160,11 @@ class _Forward:
     alive_bytes: list[int]
 
 
-def _automatic(block: BindingBlock, needed: list[Binding]) -> Marks:
+def _automatic(block: BindingBlock, needed: list[Binding], balanced: Balanced) -> Marks:
     forward = _forward(needed, {b: footprint(b) for b in needed if b.blocks})
-    counts = range(1, 4 * math.isqrt(len(forward.order)) + 2)
-    cuts = min((_cuts(forward, k) for k in counts), key=lambda cuts: _peak(forward, cuts))
-    return _marks(block, forward, cuts)
+    cuts = {k: _cuts(forward, k) for k in range(1, 4 * math.isqrt(len(forward.order)) + 2)}
+    balanced.bytes.update((k, _peak(forward, found)) for k, found in cuts.items())
+    return _marks(block, forward, cuts[balanced.best.count])
 
 
 def _refuse_open(forward: _Forward, inside: Mapping[Binding, int | None]) -> None:

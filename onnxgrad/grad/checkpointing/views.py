@@ -49,12 +49,15 @@ def hide_sizes(block: BindingBlock, forward: Collection[Binding]) -> None:
         block.declared[v] = None
 
 
-def hidden_in(bindings: Iterable[Binding]) -> set[Var]:
-    """Returns the values whose size is hidden, among the results of bindings in order."""
+def hidden_in(bindings: Iterable[Binding], constants: Collection[Var] = ()) -> set[Var]:
+    """Returns the values whose size is hidden, among the results of bindings in order. A shape in
+    `constants` hides nothing.
+    """
     found: set[Var] = set()
     for b in bindings:
         shape = b.operand(_SHAPED.get(b.op, len(b.inputs)))
-        if (shape is not None and is_barrier(shape.definition)) or not found.isdisjoint(b.reads()):
+        waits = shape is not None and shape not in constants and is_barrier(shape.definition)
+        if waits or not found.isdisjoint(b.reads()):
             found.update(v for v in b.outputs if v is not None)
     return found
 

@@ -418,8 +418,8 @@ def test_a_budget_counts_the_tape_of_a_loop() -> None:
     ) as e:
         gradient(model, checkpoint=150_000)
     least = int(str(e.value).rsplit(" ", 1)[1])
-    # beside the tape: values, gradients, and an eighth for kernels
-    assert 24 * 4000 * 2 < least < 1.5 * 1.08 * (24 * 4000 * 2 + 30 * 4000)
+    # beside the tape: values, gradients, and a quarter for kernels
+    assert 24 * 4000 * 2 < least < 1.5 * 1.05 * (24 * 4000 * 2 + 30 * 4000)
     _, marked = grads(model, least, feeds)
     np.testing.assert_array_equal(marked["x_grad"], grads(model, None, feeds)[1]["x_grad"])
     with pytest.raises(InputError, match=r"how many steps '.*Loop.*' takes"):
@@ -457,11 +457,11 @@ def test_an_operand_left_out_at_the_end_stays_so_in_the_copy() -> None:
 
 
 def test_the_planned_peak_counts_idle_buffers_chunks_and_scratch() -> None:
-    """Buffers of one size are reused, those of another stay idle; scratch and results count; kernels take an eighth."""
+    """Buffers of one size are reused, those of another stay idle; scratch and results count; kernels take a quarter."""
 
     def written(nodes: str, result: str = "float[65536] y") -> float:
         model = parse(f"g (float[65536] x) => ({result}) {{ {nodes} }}")
-        return peak_of(load(model).main) / ((1.08 + 0.125) * (1 << 18))
+        return peak_of(load(model).main) / ((1.05 + 0.25) * (1 << 18))
 
     assert written("y = Exp (x)") == pytest.approx(1, rel=0.01)
     assert written("a = Exp (x) b = Tanh (a) y = Sin (b)") == pytest.approx(2, rel=0.01)

@@ -1,0 +1,59 @@
+"""The nodes that onnxruntime runs for convolutions, and the operators that work in place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from onnxgrad.grad.checkpointing.layout import Blocked, bytes_of_value, executed
+from onnxgrad.ir.load import load
+from tests.grad.numeric import normal, scalar_model
+
+HEAD = '<ir_version: 10, opset_import: ["" : 20]> g (float[2,16,8,8] x) => (float[2,16,8,8] y)'
+GRAPHS = {
+    "an activation joins": "c = Conv (x, w) r = Relu (c) y = Conv (r, v)",
+    "an activation whose operand is read twice stays": "c = Conv (x, w) r = Relu (c) s = Conv (r, v) y = Add (s, c)",
+    "a sum joins, then an activation": "c = Conv (x, w) r = Relu (c) s = Conv (r, v) a = Add (s, r) y = Relu (a)",
+    "a plain reader": "c = Conv (x, w) t = Sin (c) y = Mul (t, c)",
+    "a pool": "c = Conv (x, w) p = MaxPool <kernel_shape = [1, 1]> (c) y = Conv (p, v)",
+    "weights that are computed": """z = Sin (x) m = ReduceMean (z) k = Mul (w, m) c = Conv (x, k)
+        s = Sin (c) y = Conv (s, v)""",
+}
+
+
+def planned(model: onnx.ModelProto) -> Counter[str]:
+    block = load(model).main
+    constants = {v for v in block.vars() if v.is_constant}
+    nodes = executed([b for b in block.bindings if b.inputs], constants, set())
+    return Counter(node.op.partition(",")[0] for node in nodes)
+
+
+@pytest.mark.parametrize("nodes", GRAPHS.values(), ids=GRAPHS)
+def test_the_nodes_are_those_that_onnxruntime_runs(nodes: str, tmp_path: Path) -> None:
+    weights = {n: normal(16, 16, 1, 1, seed=i) / 4 for i, n in enumerate("wv")}
+    model = scalar_model(f"{HEAD} {{ {nodes} }}", **weights)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found = onnx.load(tmp_path / "optimized.onnx").graph.node
+    if not any("nchwc" in n.domain for n in found):
+        pytest.skip("this processor has no blocked layout")
+    copies = {"ReorderInput": "Reorder", "ReorderOutput": "Reorder"}
+    ran = Counter(copies.get(n.op_type, n.op_type) for n in found if n.op_type != "Constant")
+    assert planned(model) == ran
+
+
+def test_values_in_the_blocked_layout_fill_blocks() -> None:
+    model = scalar_model(
+        f"{HEAD.replace('float[2,16,8,8] y', 'float[2,20,8,8] y')} {{ y = Conv (x, w) }}",
+        w=np.ones((20, 16, 1, 1), np.float32),
+    )
+    y = load(model).main.outputs[0]
+    assert bytes_of_value(y) == 4 * 2 * 20 * 64
+    assert bytes_of_value(Blocked(y)) == 4 * 2 * 32 * 64
