@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from onnx import ModelProto
@@ -14,7 +15,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.load import load
+from onnxgrad.ir.load import program_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType
@@ -150,11 +151,13 @@ def cut(block: BindingBlock, target: Target, *, summed: bool) -> Cut:
     return Cut(None if target is None else names, labels, notes)
 
 
-def with_parts(model: ModelProto, target: Target) -> tuple[ModelProto, Target, list[str]]:
+def with_parts(
+    model: ModelProto, target: Target, folder: Path | None = None
+) -> tuple[ModelProto, Target, list[str]]:
     """Returns the model with the parts among the targets as outputs, the targets, and the names of
-    the new values, if any.
+    the new values, if any. `folder`: that of its external data, which stays there.
     """
-    program = load(model)
+    program = program_of(model, folder)
     known = {v.name for v in program.main.vars()}
     entries = [target] if isinstance(target, (str, int)) or target is None else list(target)
     if not any(isinstance(e, str) and e not in known and _PART.fullmatch(e) for e in entries):
@@ -164,7 +167,7 @@ def with_parts(model: ModelProto, target: Target) -> tuple[ModelProto, Target, l
     made = [v for v in program.main.vars() if v.name not in known]
     for v in [v for v in made if v.name in found.labels]:
         program.main.add_output(v)
-    return to_proto(program, weights=True), found.target, [v.name for v in made]
+    return to_proto(program, weights=folder is None), found.target, [v.name for v in made]
 
 
 def _emit(block: BindingBlock, v: Var, places: Sequence[Place], entry: str) -> Var:

@@ -85,8 +85,8 @@ def load_in_place(model: ModelLike) -> Program:
     return load(model)
 
 
-def _read(model: ModelLike, in_place: bool) -> Program:
-    """Returns a Program. The large weights of a large file stay in it, to be copied by `save`."""
+def read(model: ModelLike, in_place: bool = False) -> Program:
+    """Like `load`, but the large weights of a large file stay in it, to be copied by `save`."""
     if in_place or not isinstance(model, (str, os.PathLike)):
         return load_in_place(model) if in_place else load(model)
     path, size = Path(model), 0
@@ -118,7 +118,7 @@ def load_own(model: ModelLike, *, in_place: bool = False) -> Program:
     """Returns a Program that may be changed: a copy if `model` is a Program or its main block.
     in_place: read a file like `load_in_place`, as a large one always is. Raises as `load`.
     """
-    program = _read(model, in_place)
+    program = read(model, in_place)
     if not isinstance(model, (Program, BindingBlock)):
         return program
     proto = to_proto(program)

@@ -29,7 +29,7 @@ from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.prepare import GradientRequest
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
-from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own
+from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own, read
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declared import Declaration, options_of
@@ -240,7 +240,7 @@ def _sample(
     model: ModelLike, found: Any, options: Limits, hooks: Hooks, proof: GradOptions
 ) -> GradientReport:
     """Checks some of the values numerically, with the same options otherwise."""
-    original = load(model)
+    original = load(model) if isinstance(options, FunctionGradientOptions) else read(model)
     original.digests = found.program.digests  # the weights that are written are those checked
     if isinstance(options, FunctionGradientOptions):
         program, _ = raise_opset(original)

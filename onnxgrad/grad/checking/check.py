@@ -28,6 +28,7 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.autocast import widened
 from onnxgrad.grad.checking.differences import compare, directions
+from onnxgrad.grad.checking.files import IN_MEMORY, Files, opened
 from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
@@ -40,10 +41,8 @@ from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.prepare import Adjoint
 from onnxgrad.grad.targets import Target, find_targets, with_parts
 from onnxgrad.grad.wrt import Wrt
-from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.protobufs import model_nodes
-from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.storage.external_data import TooLarge
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.verify.coverage.counters import BRANCHES
 from onnxgrad.verify.feeds.generate import feeds_for
@@ -91,19 +90,20 @@ def check_gradient(
     """
     known = [f.name for f in fields(Conditions) if f.name in options]
     how = Conditions(**{name: options.pop(name) for name in known})
-    source, target, chosen = with_parts(in_memory(model), target)
-    program = load(source)
-    if adjoint == "auto":
-        found_targets = find_targets(program.main, target, scalar=False)
-        adjoint = "ones" if all(v.shape == () for v in found_targets) else "input"
-    sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
-    found = differentiate(program, wrt, target, adjoint=adjoint, excluded=chosen, **options)
-    check = _GradientCheck(source, source, found, wrt, how, found.stops, sequences)
-    if options.get("autocast") and how.provider == "cpu":
-        check.graph = to_proto(widened(found.program), weights=True)
-    if parts:
-        check.run = partial(_in_turn, check.run, check.graph, parts)
-    return check.report()
+    with opened(model) as (source, files):
+        source, target, chosen = with_parts(source, target, files.folder)
+        program = files.load(source)
+        if adjoint == "auto":
+            found_targets = find_targets(program.main, target, scalar=False)
+            adjoint = "ones" if all(v.shape == () for v in found_targets) else "input"
+        sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
+        found = differentiate(program, wrt, target, adjoint=adjoint, excluded=chosen, **options)
+        check = _GradientCheck(source, files, source, found, wrt, how, found.stops, sequences)
+        if options.get("autocast") and how.provider == "cpu":
+            check.graph = files.proto(widened(found.program))
+        if parts:
+            check.run = partial(_in_turn, check.run, check.graph, parts)
+        return check.report()
 
 
 def _in_turn(
@@ -127,10 +127,11 @@ def _in_turn(
 class Check(ABC):
     """A graph of derivatives and the model `forward` whose differences it is compared with.
 
-    source: the model from which the graph was formed.
+    source: the model from which the graph was formed. files: where the weights of all these lie.
     """
 
     source: ModelProto
+    files: Files
     forward: ModelProto
     found: Gradient | Derivative
     wrt: Wrt
@@ -140,9 +141,11 @@ class Check(ABC):
     def __post_init__(self) -> None:
         found, how = self.found, self.how
         refuse_strange(how.allow_empty, found)
-        self.graph = to_proto(found.program, weights=True)
-        self.run, self.where = runner(self.forward, how.provider, how.threads)
-        self.probe = probe_of(self.forward, self.wrt, found.values, found.targets, self.stops)
+        self.graph = self.files.proto(found.program)
+        self.run, self.where = runner(self.files, self.forward, how.provider, how.threads)
+        self.probe = probe_of(
+            self.files.load(self.forward), self.wrt, found.values, found.targets, self.stops
+        )
         self.dtypes = coarsest_on_the_way(found.program, found.results)
 
     @abstractmethod
@@ -163,12 +166,12 @@ class Check(ABC):
     def report(self) -> GradientReport:
         """Returns the check of every value, repeated with zeros as factors of products."""
         found, how, source = self.found, self.how, self.source
-        feeds = _feeds(source, self.run, how, found.kind)
+        feeds = _feeds(source, self.files, self.run, how, found.kind)
         checks = self.at(feeds, given=bool(how.inputs))
-        for zeros in [] if how.inputs else feeds_with_zeros(source, feeds, how.seed):
+        for zeros in [] if how.inputs else feeds_with_zeros(source, feeds, how.seed, self.files):
             again = self.at(zeros, given=True)
             checks = [max(pair, key=_further) for pair in zip(checks, again, strict=True)]
-        dtypes = {v.name: v.dtype for v in load(self.forward).main.vars()}
+        dtypes = {v.name: v.dtype for v in self.files.load(self.forward).main.vars()}
         reaching = values_reaching(self.forward, found.targets, dtypes, self.stops)
         values = (
             replace(c, unreachable=c.name not in reaching, allowed=c.name in how.allow_empty)
@@ -181,7 +184,7 @@ class Check(ABC):
             self.where,
             found.notes,
             found.kind,
-            branches_not_taken(source, feeds),
+            branches_not_taken(source, feeds, self.files),
         )
 
 
@@ -200,14 +203,16 @@ class _GradientCheck(Check):
 
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
         found, probe, names = self.found, self.probe, self.found.values
-        reference = Float64(probe.model)
+        reference = Float64(self.files.runnable(probe.model))
         zeros = {
             probe.deltas[n]: still
-            for n, still in zero_deltas(self.source, feeds, names, self.sequences).items()
+            for n, still in zero_deltas(
+                self.source, self.files, feeds, names, self.sequences
+            ).items()
         }
 
         def unmoved(feeds: Mapping[str, Any]) -> dict[str, Any]:
-            held = values_of(self.source, feeds, probe.held)
+            held = values_of(self.source, self.files, feeds, probe.held)
             return {**feeds, **zeros, **{probe.held[name]: value for name, value in held.items()}}
 
         feeds, base = where_finite(reference, probe, unmoved, feeds, given=given)
@@ -218,7 +223,7 @@ class _GradientCheck(Check):
         onto = {probe.outputs[t]: w for t, w in weights.items()}
         where = place(reference, unmoved(feeds), onto, base)
         checks = []
-        look = Rounding(self.graph, given_all, found.results, self.source)
+        look = Rounding(self.graph, given_all, found.results, self.source, self.files)
         finite = (g for g in gradients.values() if np.isfinite(g).all())
         largest = max((float(np.linalg.norm(g)) for g in finite), default=0.0)
         for name, g in gradients.items():
@@ -247,13 +252,15 @@ class _GradientCheck(Check):
         return {n: flat(results[out]) for n, out in found.results.items()}
 
 
-def branches_not_taken(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[str, ...]:
+def branches_not_taken(
+    model: ModelProto, feeds: Mapping[str, Any], files: Files = IN_MEMORY
+) -> tuple[str, ...]:
     """Describes the branches of every If that did not run on these feeds: differences say nothing
     about their operators. An If that did not run itself is left out.
     """
     if not any(n.op_type == "If" for n in model_nodes(model)):
         return ()
-    reference, count = Float64(model), ("check", os.getpid(), next(_COUNTS))
+    reference, count = Float64(files.runnable(model)), ("check", os.getpid(), next(_COUNTS))
     reference.run(feeds, count=count)
     found: dict[str, list[str]] = defaultdict(list)
     for item in reference.covered(count):
@@ -270,7 +277,9 @@ def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None
         raise InputError(f"{where} {strange}: no {what} it was formed")
 
 
-def _feeds(source: ModelProto, run: Run, how: Conditions, kind: str) -> dict[str, Any]:
+def _feeds(
+    source: ModelProto, files: Files, run: Run, how: Conditions, kind: str
+) -> dict[str, Any]:
     """Returns the given inputs, and generates the rest with sizes at which the model runs."""
     if how.inputs:
         given = sets_of(how.inputs, source)
@@ -279,20 +288,9 @@ def _feeds(source: ModelProto, run: Run, how: Conditions, kind: str) -> dict[str
         return feeds_for(source, seed=how.seed, dims=how.dims, given=given[0])
     dims = how.dims
     if kind in KINDS:
-        dims = {**seed_sizes(load(source)), **(dims or {})}
+        dims = {**seed_sizes(files.load(source)), **(dims or {})}
     dims = runnable(source, dims, how.seed, lambda feeds: run(source, feeds), count=1)[0]
     return feeds_for(source, seed=how.seed, dims=dims)
-
-
-def in_memory(model: ModelLike) -> ModelProto:
-    """Returns the model with its weights. Raises InputError if they do not fit into a protobuf."""
-    try:
-        return to_proto(load(model), weights=True)
-    except TooLarge as error:
-        raise InputError(
-            "the model's weights pass 2 GB, more than the check by differences holds in memory: "
-            f"{option('`onnxgrad grad --no-verify`', '`gradient`')} makes the gradient without it"
-        ) from error
 
 
 def where_finite(

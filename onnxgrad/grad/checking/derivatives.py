@@ -21,10 +21,10 @@ from onnxgrad.grad.checking.check import (
     Check,
     Conditions,
     check_gradient,
-    in_memory,
     where_finite,
 )
 from onnxgrad.grad.checking.differences import DIRECTIONS, NO_SIZE, Trial, on_one_scale, verdict
+from onnxgrad.grad.checking.files import opened
 from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
@@ -36,8 +36,7 @@ from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.targets import Target, with_parts
 from onnxgrad.grad.wrt import Wrt
-from onnxgrad.ir.load import ModelLike, load
-from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.verify.reference.client import Float64
 
@@ -62,18 +61,21 @@ def check_product(
         first = check_gradient(model, wrt, target, **conditions)
         if not first.ok:
             return first
-    source, target, _ = with_parts(in_memory(model), target)
-    forward = source
-    if second:
-        forward = to_proto(differentiate(load(source), wrt, target).program, weights=True)
     forming: dict[str, Callable[..., Derivative]] = {
         "jvp": tangents,
         "hvp": hessian_products,
         "hessian": hessians,
         "jacobian": partial(jacobians, mode=mode),
     }
-    made = forming.get(of, partial(sibling, kind=of))(load(source), wrt, target)
-    return _ProductCheck(source, forward, made, wrt, Conditions(**conditions)).report()
+    with opened(model) as (source, files):
+        source, target, _ = with_parts(source, target, files.folder)
+        forward = source
+        if second:
+            forward = files.proto(differentiate(files.load(source), wrt, target).program)
+        form = forming.get(of, partial(sibling, kind=of))
+        made = form(files.load(source), wrt, target)
+        how = Conditions(**conditions)
+        return _ProductCheck(source, files, forward, made, wrt, how).report()
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,10 @@ class _ProductCheck(Check):
     found: Derivative
 
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
-        reference, rng = Float64(self.probe.model), np.random.default_rng(self.how.seed)
+        reference, rng = (
+            Float64(self.files.runnable(self.probe.model)),
+            np.random.default_rng(self.how.seed),
+        )
         still = {d: np.zeros(()) for d in self.probe.deltas.values()}
         feeds, base = where_finite(
             reference, self.probe, lambda f: {**f, **still}, feeds, given=given

@@ -13,6 +13,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.checking.files import Files
 from onnxgrad.grad.checking.vectors import moved_by
 from onnxgrad.grad.opset.raising import OPSET
 from onnxgrad.grad.wrt import Wrt, hoist_requested
@@ -21,6 +22,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_node, graphs_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
@@ -48,14 +50,14 @@ class Probe:
 
 
 def probe_of(
-    source: ModelProto,
+    source: ModelProto | Program,
     wrt: Wrt,
     names: Sequence[str],
     targets: Sequence[str],
     stops: Sequence[str] = (),
 ) -> Probe:
-    """Returns the probe that moves the values `names`. Raises InputError for a value that a nested
-    graph returns.
+    """Returns the probe that moves the values `names`; a Program is changed. Raises InputError for
+    a value that a nested graph returns.
     """
     program = load(source)
     # a model that contains only operators of other domains does not import the default one
@@ -107,23 +109,33 @@ class Run(Protocol):
     ) -> dict[str, Any]: ...
 
 
-def runner(model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str]:
+def runner(files: Files, model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str]:
     """Returns the function that runs `model` and its gradient, and a name for reports."""
     try:
         if own_operators(model):
-            open_session(model, provider=provider)
+            open_session(files.runnable(model), provider=provider)
     except RunFailed as error:
         own = unknown_to_onnxruntime(model, error.reason)
         if not own:
             raise
-        return _in_float64, f"in float64, as onnxruntime lacks {own}"
-    return partial(onnxruntime.run, provider=provider, threads=threads), provider
+        return partial(_in_float64, files), f"in float64, as onnxruntime lacks {own}"
+
+    def run(
+        model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        source = files.runnable(model)
+        return onnxruntime.run(source, feeds, outputs=outputs, provider=provider, threads=threads)
+
+    return run, provider
 
 
 def _in_float64(
-    model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
+    files: Files,
+    model: ModelProto,
+    feeds: Mapping[str, Any],
+    outputs: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    return Float64(model).run(feeds, outputs=outputs)
+    return Float64(files.runnable(model)).run(feeds, outputs=outputs)
 
 
 _FLOATS = {

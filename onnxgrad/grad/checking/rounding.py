@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import Unsupported
 from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale
+from onnxgrad.grad.checking.files import IN_MEMORY, Files
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_of, elements, graphs_of
+from onnxgrad.ir.protobufs import copy_of, graphs_of
+from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64
 
@@ -56,13 +59,19 @@ class Rounding:
         given: Mapping[str, Any],
         adjoints: Mapping[str, str],
         source: ModelProto,
+        files: Files = IN_MEMORY,
     ) -> None:
-        self.reference = Float64(graph)
+        self.files = files
         self.graph, self.source = graph, source
         self.given, self.adjoints = given, adjoints
         self.exact: Mapping[str, Any] | None = None
         self.rounded: dict[int, list[Mapping[str, Any]]] = {}
         self._shifted: list[Mapping[str, Any]] | None = None
+
+    @cached_property
+    def reference(self) -> Float64:
+        """The gradient graph in float64."""
+        return Float64(self.files.runnable(self.graph))
 
     def look(
         self, check: ValueCheck, trials: Sequence[Trial], g: Flat, dtype: int, largest: float
@@ -96,9 +105,13 @@ class Rounding:
         """Returns the gradients if the constants that the gradient adds are off by one unit."""
         if self._shifted is None:
             wanted = list(self.adjoints.values())
-            shifted = (constants_shifted(self.graph, self.source, i) for i in range(_TRIALS))
+            shifted = (
+                constants_shifted(self.graph, self.source, i, self.files) for i in range(_TRIALS)
+            )
             self._shifted = [
-                Float64(model).run(self.given, outputs=wanted) for model in shifted if model
+                Float64(self.files.runnable(model)).run(self.given, outputs=wanted)
+                for model in shifted
+                if model
             ]
         return self._shifted
 
@@ -210,7 +223,9 @@ UNITS: dict[int, float] = {
 _EXACT = 2.0**8
 
 
-def constants_shifted(graph: ModelProto, source: ModelProto, seed: int) -> ModelProto | None:
+def constants_shifted(
+    graph: ModelProto, source: ModelProto, seed: int, files: Files = IN_MEMORY
+) -> ModelProto | None:
     """Returns the gradient `graph` of `source` with every rounded number off by one unit of its
     type, up or down at random; None if there is no such number.
 
@@ -218,13 +233,13 @@ def constants_shifted(graph: ModelProto, source: ModelProto, seed: int) -> Model
     rounded again. The result is meant for the float64 reference.
     """
     theirs = dict(_constants(source))
-    numbers = _magnitudes(theirs.values())
+    numbers = _magnitudes(files.elements(t) for t in theirs.values() if t.data_type in UNITS)
     shifted = copy_of(graph)
     rng, found = np.random.default_rng(seed), False
     for name, tensor in _constants(shifted):
         if name in theirs or tensor.data_type not in UNITS:
             continue
-        values = np.asarray(elements(tensor)).astype(np.float64)
+        values = np.asarray(files.elements(tensor)).astype(np.float64)
         mantissa = np.frexp(values)[0] * _EXACT
         rounded = np.isfinite(values) & (mantissa != np.round(mantissa))
         rounded &= ~np.isin(np.abs(values), numbers)
@@ -236,10 +251,9 @@ def constants_shifted(graph: ModelProto, source: ModelProto, seed: int) -> Model
     return shifted if found else None
 
 
-def _magnitudes(tensors: Iterable[TensorProto]) -> np.ndarray[Any, Any]:
-    found = [np.asarray(elements(t)) for t in tensors if t.data_type in UNITS]
+def _magnitudes(arrays: Iterable[Array]) -> np.ndarray[Any, Any]:
     return np.unique(
-        np.abs(np.concatenate([np.zeros(1), *(v.ravel().astype(float) for v in found)]))
+        np.abs(np.concatenate([np.zeros(1), *(v.ravel().astype(float) for v in arrays)]))
     )
 
 

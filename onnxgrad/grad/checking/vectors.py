@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
+from onnxgrad.grad.checking.files import Files
 from onnxgrad.grad.sequences import element_type, map_elements
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.protobufs import copy_of
@@ -49,14 +50,18 @@ def moved_by(v: Var, delta: Var) -> Var:
 
 
 def zero_deltas(
-    model: ModelProto, feeds: Mapping[str, Any], names: Iterable[str], sequences: Collection[str]
+    model: ModelProto,
+    files: Files,
+    feeds: Mapping[str, Any],
+    names: Iterable[str],
+    sequences: Collection[str],
 ) -> dict[str, Any]:
     """Returns a zero to add to each named value: a number, or a sequence of zeros for a
     sequence.
     """
     names = list(names)
     unknown = [n for n in names if n in sequences and n not in feeds]
-    values = {**feeds, **values_of(model, feeds, unknown)}
+    values = {**feeds, **values_of(model, files, feeds, unknown)}
     return {
         n: [np.zeros(np.shape(v)) for v in values[n]] if n in sequences else np.zeros(())
         for n in names
@@ -64,7 +69,7 @@ def zero_deltas(
 
 
 def values_of(
-    model: ModelProto, feeds: Mapping[str, Any], names: Collection[str]
+    model: ModelProto, files: Files, feeds: Mapping[str, Any], names: Collection[str]
 ) -> dict[str, Any]:
     """Returns values of the model's main graph by name, computed by the float64 reference."""
     if not names:
@@ -72,7 +77,7 @@ def values_of(
     probe = copy_of(model)
     del probe.graph.output[:]
     probe.graph.output.extend(ValueInfoProto(name=n) for n in names)
-    return dict(Float64(probe).run(feeds, outputs=list(names)))
+    return dict(Float64(files.runnable(probe)).run(feeds, outputs=list(names)))
 
 
 def side_by_side(v: Flat) -> Flat:

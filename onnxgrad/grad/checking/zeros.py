@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
+from onnxgrad.grad.checking.files import IN_MEMORY, Files
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements, graphs_of
 
@@ -28,7 +29,8 @@ _SHARE = 0.25
 class _Flow:
     """The readers and the definition of each value of the main graph."""
 
-    def __init__(self, graph: GraphProto) -> None:
+    def __init__(self, graph: GraphProto, files: Files) -> None:
+        self.files = files
         self.readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
         self.makers: dict[str, NodeProto] = {}
         self.constants = {t.name: t for t in graph.initializer}
@@ -77,8 +79,7 @@ class _Flow:
     def constant(self, name: str) -> np.ndarray[Any, Any] | None:
         """The elements of an initializer or a Constant."""
         if name in self.constants:
-            tensor = self.constants[name]
-            return None if tensor.data_location == TensorProto.EXTERNAL else elements(tensor)
+            return self.files.elements(self.constants[name])
         made = self.makers.get(name)
         if made is None or _operator(made) != "Constant" or len(made.attribute) != 1:
             return None
@@ -121,12 +122,12 @@ _PRODUCTS: dict[str, Callable[[_Flow, NodeProto, int], bool]] = {
 
 
 def feeds_with_zeros(
-    model: ModelProto, feeds: Mapping[str, Any], seed: int
+    model: ModelProto, feeds: Mapping[str, Any], seed: int, files: Files = IN_MEMORY
 ) -> list[dict[str, Any]]:
     """Returns the feeds with one zero in each factor, and with zeros at a quarter of its elements;
     an empty list if no input is a factor.
     """
-    flow = _Flow(model.graph)
+    flow = _Flow(model.graph, files)
     factors = [
         name
         for name, value in feeds.items()

@@ -1,0 +1,122 @@
+"""Large weights lie in one file beside all models of a check, which reports the same numbers."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper, parser
+
+import onnxgrad
+from onnxgrad.errors import InputError
+from onnxgrad.grad.checking import files
+from onnxgrad.grad.checking.check import check_gradient
+from onnxgrad.grad.checking.derivatives import check_product
+from onnxgrad.grad.checking.rounding import constants_shifted
+
+TEXT = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[2, 8] x) => (float y)
+<float[8, 8] w, float[8] e>
+{ h = MatMul(x, w)  t = Tanh(h)  u = MatMul(t, w)  p = Pow(x, e)  z = Add(u, p)
+  y = ReduceMean<keepdims = 0>(z) }
+"""
+
+
+def model() -> ModelProto:
+    made, rng = parser.parse_model(TEXT), np.random.default_rng(0)
+    del made.graph.initializer[:]
+    for name, array in (("w", rng.standard_normal((8, 8))), ("e", np.full(8, 2.0))):
+        tensor = numpy_helper.from_array(array.astype(np.float32), name)
+        made.graph.initializer.append(tensor)
+    return made
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where temporary folders are made; every weight is a large one."""
+    monkeypatch.setattr(files, "LARGE", 1)
+    monkeypatch.setattr(files, "LARGE_FILE", 1)
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_the_weights_lie_in_one_file_that_is_removed(
+    folder: Path, tmp_path: Path, outside: bool
+) -> None:
+    onnx.save(
+        model(), tmp_path / "m.onnx", save_as_external_data=outside, size_threshold=0, location="d"
+    )
+    with files.opened(tmp_path / "m.onnx") as (found, where):
+        assert not any(t.raw_data for t in found.graph.initializer)
+        for proto in (found, where.proto(where.load(found))):
+            path = where.runnable(proto)
+            assert isinstance(path, Path) and path.parent == where.folder
+            for tensor, given in zip(onnx.load(path).graph.initializer, model().graph.initializer):
+                assert tensor.raw_data == given.raw_data
+        names = {p.name for p in folder.rglob("*") if p.is_file()}
+        assert "weights.data" in names and len(names) == 2  # equal models are one file
+    assert not [*folder.iterdir()]
+
+
+def test_the_folder_is_removed_after_an_interrupt(folder: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), files.opened(model()) as (_, where):
+        assert where.folder is not None and where.folder.is_dir()
+        raise KeyboardInterrupt
+    assert not [*folder.iterdir()]
+
+
+def test_without_room_on_the_disk_the_weights_stay_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(files.external, "move", full)
+    with files.opened(model()) as (found, where):
+        assert found == model() and where == files.IN_MEMORY
+
+
+def _reports() -> list[onnxgrad.GradientReport]:
+    return [
+        check_gradient(model(), ["x", "w", "t"]),
+        check_gradient(model(), ["x", "h"], "y", adjoint="input"),
+        check_product(model(), ["x"], "u", of="jvp"),
+        check_product(model(), ["x"], "y", of="hvp"),
+    ]
+
+
+def test_a_check_from_files_reports_the_same_numbers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_files = _reports()
+    monkeypatch.undo()
+    assert from_files == _reports() and all(r.ok for r in from_files)
+    assert not [*folder.iterdir()]
+
+
+def test_the_reference_shifts_the_constants_of_a_file_likewise(folder: Path) -> None:
+    graph = model()
+    graph.graph.initializer.append(numpy_helper.from_array(np.float32([0.3, 0.7]), "added"))
+    expected = constants_shifted(graph, model(), 0)
+    with files.opened(graph) as (found, where):
+        bare = ModelProto()
+        bare.CopyFrom(found)
+        del bare.graph.initializer[-1]
+        shifted = constants_shifted(found, bare, 0, where)
+        assert shifted is not None and expected is not None
+        assert shifted.graph.initializer[-1] == expected.graph.initializer[-1]
+
+
+def test_a_constant_outside_a_model_without_a_folder_is_named() -> None:
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    with pytest.raises(InputError, match="'w' lies in an external file"):
+        files.IN_MEMORY.elements(tensor)
