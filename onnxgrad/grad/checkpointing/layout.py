@@ -55,7 +55,19 @@ def bytes_of_value(v: Value) -> int:
     if isinstance(v, Var):
         return size_of(v)
     channels = _channels(v.plain) or _BLOCK
-    return size_of(v.plain) // channels * (-(-channels // _BLOCK) * _BLOCK)
+    return size_of(v.plain) // channels * _filled(channels)
+
+
+def shape_of_value(v: Value) -> tuple[object, ...] | None:
+    """Returns the shape of a value. In the blocked layout, channels fill blocks."""
+    shape = v.shape if isinstance(v, Var) else v.plain.shape
+    if isinstance(v, Var) or shape is None or not (channels := _channels(v.plain)):
+        return shape
+    return (shape[0], _filled(channels), *shape[2:])
+
+
+def _filled(channels: int) -> int:
+    return -(-channels // _BLOCK) * _BLOCK
 
 
 def executed(

@@ -33,6 +33,7 @@ from onnxgrad.grad.checkpointing.layout import (
     Value,
     bytes_of_value,
     executed,
+    shape_of_value,
 )
 from onnxgrad.grad.checkpointing.views import hidden_in
 from onnxgrad.ir.binding import Binding, draws
@@ -189,7 +190,7 @@ def _is_folded(b: Binding, constants: set[Var]) -> bool:
 def _shape(v: Value) -> tuple[object, ...]:
     """Returns what onnxruntime compares: the sizes of elements and the shapes."""
     plain = v.plain if isinstance(v, Blocked) else v
-    return (numpy_dtype(plain.dtype).itemsize if plain.dtype else v, plain.shape)
+    return (numpy_dtype(plain.dtype).itemsize if plain.dtype else v, shape_of_value(v))
 
 
 def _in_order(nodes: Sequence[Node]) -> Iterator[Node]:
