@@ -242,7 +242,8 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
     if arguments.write:
-        write_record("gradient_graphs", lines)
+        threads = f"_{arguments.threads}_threads" if arguments.threads > 1 else ""
+        write_record(f"gradient_graphs{threads}", lines)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,8 @@ def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Window
 
 # an im2col buffer beyond this (256 MB) is replaced by one product per kernel offset
 _COLUMN_ELEMENTS = 2**25
+# with fewer maps for each channel, products of planes are faster than a product of matrices
+_FEW = 8
 
 
 @kernel("Conv", why="speed")
@@ -107,7 +109,7 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
     batch, maps, depth = x.shape[0], w.shape[0], w.shape[1]
     spots = math.prod(place.out)
     offsets = list(place.offsets())
-    if depth == 1:  # depthwise: products of planes, nothing to add over channels
+    if depth == 1 and maps // group < _FEW:  # depthwise: nothing to add over channels
         total = np.zeros((batch, group, maps // group, *place.out), np.result_type(x, w))
         columns = w.reshape(maps, len(offsets))
         for number, offset in enumerate(offsets):
