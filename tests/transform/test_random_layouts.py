@@ -19,6 +19,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.transform.open_batch import open_rows
 from onnxgrad.transform.vmap import map_inputs
 from onnxgrad.verify import run
+from tests.helpers import onnxruntime_version
 
 LENGTH = 3  # the size that is symbolic in some graphs
 
@@ -237,8 +238,10 @@ def check_mapped(sizes: list[int], choices: list[int], length: bool, axis: int) 
     axis = min(axis, len(sizes)) if model.graph.node else 0
     done = map_inputs(load_own(model), {"x": axis})
     rng, ran = np.random.default_rng(0), False
-    # Concat accepts empty values whose other sizes do not fit, and reads beyond their end
-    joins = any(node.op_type == "Concat" for node in model.graph.node)
+    # Concat accepts empty values whose other sizes do not fit, and reads beyond their end; before
+    # 1.32, an optimised product of empty values is whatever lies in its memory
+    faulty = {"Concat"} if onnxruntime_version() >= (1, 32) else {"Concat", "MatMul"}
+    joins = any(node.op_type in faulty for node in model.graph.node)
     for size in (LENGTH, 5, 0)[: 3 - joins if length else 1]:
         shape = [
             d.dim_value if d.HasField("dim_value") else size
