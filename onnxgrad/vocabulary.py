@@ -34,7 +34,7 @@ PASSES = (
     "infer-shapes", "inline", "legalize", "lower-composites", "lower-training", "merge-composites",
     "merge-consecutive", "merge-equal", "open-if", "outline", "raise-composites",
     "raise-for-onnxruntime", "remove-noops", "remove-unused", "remove-unused-functions",
-    "remove-unused-parameters", "reorder-gather-matmul", "simplify-arithmetic",
+    "remove-unused-parameters", "reorder-gather-matmul", "select-rows", "simplify-arithmetic",
     "simplify-inference", "simplify-sizes", "simplify-transpose", "sink-constants",
     "transpose-after-concat",
 )  # fmt: skip

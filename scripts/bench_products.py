@@ -2,7 +2,7 @@
 
 `python scripts/bench_products.py [--provider cuda] [--seconds N] [--write]`: the time after a law
 relative to the time before, one thread, fastest of interleaved runs. The thresholds in
-`laws.combine_parallel.merging.is_narrow` and `laws.accumulate_gemms` come from the two tables. On
+`laws.combine_parallel.merging.is_narrow` and `laws.fold_bias` come from the two tables. On
 CUDA, inputs and results stay on the device, and the sizes are larger.
 """
 

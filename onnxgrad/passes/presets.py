@@ -98,6 +98,9 @@ _INFERENCE = (
     _FORWARD,
     *_FOLDED,
 )
+_SELECTED = Step(
+    "select-rows", "behind composites, of which a row is that of one operator; before sums change"
+)
 _LOWERED = Step(
     "lower-composites", "replaces operators whose kernels are slower than the equivalent chains"
 )
@@ -157,6 +160,7 @@ DESCRIBED: dict[str, Preset] = {
         (
             *_CLEAN,
             *_RAISED,
+            _SELECTED,
             _LOWERED,
             *_INFERENCE_THAT_PAYS,
             *_PRODUCTS[:-1],

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxgrad.ir.program import Program
-from onnxgrad.laws.accumulate_gemms import sum_of_gemms
 from onnxgrad.laws.adjust_matmul_order import order_of_products
 from onnxgrad.laws.axes import (
     AXES,
@@ -24,13 +23,7 @@ from onnxgrad.laws.combine_parallel.dense import products_of_equal_shapes
 from onnxgrad.laws.combine_parallel.gemm import gemms_of_one_left
 from onnxgrad.laws.combine_parallel.matmul import products_of_one_left, products_of_one_right
 from onnxgrad.laws.combine_parallel.splits import lift_above_split
-from onnxgrad.laws.composites.activations import (
-    gelu,
-    gelu_by_tanh,
-    hard_sigmoid,
-    hard_swish,
-    softmax,
-)
+from onnxgrad.laws.composites.activations import ACTIVATIONS
 from onnxgrad.laws.composites.attention import (
     attention,
     attention_of_groups,
@@ -66,7 +59,7 @@ from onnxgrad.laws.flatten_products import (
     product_of_rows,
     rows_of_rows,
 )
-from onnxgrad.laws.fold_bias import bias_of_product
+from onnxgrad.laws.fold_bias import bias_of_product, sum_of_gemms
 from onnxgrad.laws.fold_scale_axis.backward import scale_behind_product
 from onnxgrad.laws.fold_scale_axis.forward import scale_in_front_of_product
 from onnxgrad.laws.merge_consecutive import CONSECUTIVE, ONCE, where_of_constant
@@ -84,6 +77,7 @@ from onnxgrad.laws.reorder_gather_matmul import (
     gathers_of_rows,
     product_of_gathered_matrices,
 )
+from onnxgrad.laws.select_rows import rows_of_result
 from onnxgrad.laws.simplify_arithmetic import (
     NUMBERS,
     SIGNS,
@@ -276,6 +270,17 @@ def reorder_gather_matmul(rows: Count = 0) -> Sequence[Rule]:
 
 
 @rule_pass()
+def select_rows() -> Sequence[Rule]:
+    """f(x)[rows] = f(x[rows]) for products with a matrix, elementwise f, normalisations and
+    Attention: rows that nothing reads are not computed.
+
+    Gather, GatherND and Gather from flattened rows, if they take at most a quarter of the rows,
+    such as the first token of each sequence. onnxruntime may round a product of one row otherwise.
+    """
+    return [rows_of_result]
+
+
+@rule_pass()
 def flatten_products() -> Sequence[Rule]:
     """x @ w + c = Gemm(x, w, c), or reshape(Gemm(rows of x, w, c)): one Gemm of all rows, whose
     Reshapes meet those beside it.
@@ -320,11 +325,7 @@ def raise_composites() -> Sequence[Rule]:
         bias_of_layer_normalization,
         rms_normalization,
         rms_normalization_in_float,
-        gelu,
-        gelu_by_tanh,
-        hard_sigmoid,
-        hard_swish,
-        softmax,
+        *ACTIVATIONS,
         rotary_embedding,
         attention,
         attention_without_nan,

@@ -117,3 +117,6 @@ def softmax(x: Var, y: Var, largest: Binding, sum: Binding, root: Binding) -> An
         "it is not over the last axis, kept as one",
     )
     return op.Softmax(x, axis=-1)
+
+
+ACTIVATIONS = (gelu, gelu_by_tanh, hard_sigmoid, hard_swish, softmax)
