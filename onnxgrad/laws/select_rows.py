@@ -60,7 +60,8 @@ class Rows:
         """Emits the same rows of another value, unless something else reads them already."""
         if self.flat:
             width = v.shape[-1] if v.shape else None
-            decline_if(not isinstance(width, int), f"the width of {v.name} is unknown")
+            fits = isinstance(width, int) and width > 0  # -1 of nothing is no size
+            decline_if(not fits, f"the width of {v.name} is unknown or 0")
             return op.Gather(op.Reshape(v, np.array([-1, width])), self.index, axis=0)
         for user in v.users:
             same = user.inputs == [v, self.index] and not user.has_refs and user.block is v.block
@@ -183,7 +184,8 @@ def _of_attention(rows: Rows, made: Binding, shape: Shape) -> Any:
     batch
     """
     q, k, v, mask, *more = (*made.inputs, None)
-    one = rows.axis == 1 and len(shape) == 3 and element_count(rows.index.shape) == 1
+    one = rows.index.shape in ((), (1,))
+    one = one and rows.axis == 1 and len(shape) == 3
     if q is None or q.shape is None or not one or any(more) or made.attr("is_causal"):
         return decline("it is not one row of each batch, or the queries' places matter")
     vector = rows.index if rows.index.rank == 1 else op.Reshape(rows.index, [1])

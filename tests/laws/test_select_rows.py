@@ -116,6 +116,11 @@ STAY = {
         X, "float[B,32] y",
         "p = Attention <q_num_heads = 4, kv_num_heads = 4, is_causal = 1> (x, x, x) y = Gather <axis = 1> (p, i)",
         "places matter"),
+    "one row of attention, with two new axes": (
+        "float[B,9,32] x", "float y",
+        "p = Attention <q_num_heads = 4, kv_num_heads = 4> (x, x, x) y = Gather <axis = 1> (p, within)", "not one row"),
+    "sums of nothing": (
+        "float[2,9,0] x", "float[1,32] y", "p = MatMul(x, none) f = Reshape(p, flat) y = Gather(f, ones)", "is unknown or 0"),
     "two rows of attention": (
         "float[B,9,32] x", "float[B,2,32] y",
         "p = Attention <q_num_heads = 4, kv_num_heads = 4> (x, x, x) y = Gather <axis = 1> (p, two)", "not one row"),
@@ -125,7 +130,8 @@ STAY = {
 @pytest.mark.parametrize(("x", "y", "body", "reason"), STAY.values(), ids=STAY)
 def test_rows_that_stay(x: str, y: str, body: str, reason: str) -> None:
     constants = {
-        "i": i64(0), "ones": i64([0]), "two": i64([0, 4]), **weights(w=(32, 64), u=(64, 32)),
+        "i": i64(0), "ones": i64([0]), "two": i64([0, 4]), "within": i64([[1]]), "flat": i64([-1, 32]),
+        **weights(w=(32, 64), u=(64, 32), none=(0, 32)),
     }  # fmt: skip
     if "(x, k)" in body:
         constants["k"] = np.ones((6, 32), np.float32)
