@@ -8,7 +8,9 @@ from difflib import unified_diff
 from itertools import combinations
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
 import onnxruntime
@@ -46,6 +48,12 @@ def parse(text: str, *, opset: int = OPSET, ir_version: int = IR_VERSION) -> onn
     if not text.startswith("<"):
         text = f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n{text}'
     return onnx.parser.parse_model(text)
+
+
+def stored_arrays(path: Path) -> dict[str, Any]:
+    """Returns the arrays of an .npz file, by name, and closes the file."""
+    with np.load(path) as file:
+        return dict(file)
 
 
 def interface(model: onnx.ModelProto) -> tuple[list[str], list[str]]:

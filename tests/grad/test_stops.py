@@ -15,7 +15,7 @@ from onnxgrad.grad import differentiate
 from onnxgrad.ir.load import load
 from onnxgrad.train import training_step
 from onnxgrad.verify.running.session import run
-from tests.helpers import MODELS_DIR, parse, unindented
+from tests.helpers import MODELS_DIR, parse, stored_arrays, unindented
 
 # h reaches y twice, once through t
 TEXT = """g (float[2,3] x, int64[1] i) => (float[2,2] y)
@@ -155,7 +155,7 @@ def test_an_opset_that_is_raised() -> None:
 
 def test_marks_that_stand_in_the_file() -> None:
     path = MODELS_DIR / "training" / "mlp.onnx"
-    reference = np.load(path.with_suffix(".npz"))
+    reference = stored_arrays(path.with_suffix(".npz"))
     feeds = {k.removeprefix("in:"): reference[k] for k in reference if k.startswith("in:")}
     marked = mark_checkpoints(onnx.load(path), "params", "loss")
     for stop in ("relu", "linear_1", "val_1"):
@@ -207,7 +207,7 @@ def test_bad_stops(stop: str, message: str) -> None:
 def test_frozen_embeddings_of_a_real_model() -> None:
     """Everything before the first layer is frozen in the step, and no update reads a gradient of it."""
     path = MODELS_DIR / "training" / "bert.onnx"
-    reference = np.load(path.with_suffix(".npz"))
+    reference = stored_arrays(path.with_suffix(".npz"))
     program = load(path)
     embedded = next(b.out.name for b in program.main.bindings if b.op == "LayerNormalization")
     step = training_step(path, "loss", stop=embedded)

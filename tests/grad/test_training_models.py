@@ -10,6 +10,7 @@ import pytest
 
 from onnxgrad import gradient
 from onnxgrad.verify.running.session import run
+from tests.helpers import stored_arrays
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "models" / "training"
 # nodes of the gradient graph by weights and inputs, Constant and Identity not counted; by weights they were 3,892 (issue 13),
@@ -29,7 +30,7 @@ def test_against_pytorch(name: str, optimize: bool) -> None:
 def compare(name: str, *, optimize: bool, form: Literal["fast", "small"] = "fast") -> int:
     """The nodes of the gradient graph, once its results agree."""
     model = onnx.load(FOLDER / f"{name}.onnx")
-    expected = np.load(FOLDER / f"{name}.npz")
+    expected = stored_arrays(FOLDER / f"{name}.npz")
     wrt = [k.removeprefix("grad:") for k in expected if k.startswith("grad:")]
     graph = gradient(model, wrt, form=form)
     onnx.checker.check_model(graph)
@@ -60,7 +61,7 @@ def test_the_small_form(name: str, nodes: int) -> None:
 def test_size(name: str) -> None:
     if not (FOLDER / f"{name}.onnx").exists():
         pytest.skip(f"models/training/{name}.onnx is made by scripts/export_training.py")
-    expected = np.load(FOLDER / f"{name}.npz")
+    expected = stored_arrays(FOLDER / f"{name}.npz")
     graph = gradient(
         onnx.load(FOLDER / f"{name}.onnx"),
         [k.removeprefix("grad:") for k in expected if k.startswith("grad:")],

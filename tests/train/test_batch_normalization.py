@@ -15,7 +15,7 @@ from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.verify.running.session import run
 from onnxgrad.vocabulary import EngineName
-from tests.helpers import ROOT
+from tests.helpers import ROOT, stored_arrays
 from tests.train.modes_common import batches, network, weights
 
 RESNET = ROOT / "models" / "training" / "resnet18_train.onnx"
@@ -227,7 +227,7 @@ def test_statistics_that_the_file_does_not_hold() -> None:
 
 
 def test_a_file_in_training_form_trains_unless_it_is_frozen() -> None:
-    stored = np.load(RESNET.with_suffix(".npz"))
+    stored = stored_arrays(RESNET.with_suffix(".npz"))
     batch = {k.removeprefix("in:"): stored[k] for k in stored if k.startswith("in:")}
     step = training_step(RESNET, optimizer=SGD())
     assert len(step.manifest.running()) == 40

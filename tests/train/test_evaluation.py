@@ -14,7 +14,7 @@ from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.train import MSE, SGD, Trainer, training_step
 from onnxgrad.train.metrics import accuracy
 from onnxgrad.verify.running.session import run
-from tests.helpers import parse
+from tests.helpers import parse, stored_arrays
 from tests.train.common import classifier, examples, step, write_model
 
 SCORES = np.float32([[1, 2, 0], [3, 1, 0], [0, 0, 1], [0, 5, 0]])
@@ -155,8 +155,10 @@ def test_the_command_predicts_after_training(
     words = ["fit", "model.onnx", "--loss", "cross_entropy", "--data", "data.npz", "--predict"]
     assert main([*words, "new.npz=scores.npz", "-o", "trained.onnx"]) == 0
     assert "scores.npz" in capsys.readouterr().out
-    expected = run("trained.onnx", {"x": np.load("new.npz")["x"]})["logits"]
-    np.testing.assert_allclose(np.load("scores.npz")["logits"], expected, rtol=1e-5, atol=1e-6)
+    expected = run("trained.onnx", {"x": stored_arrays("new.npz")["x"]})["logits"]
+    np.testing.assert_allclose(
+        stored_arrays("scores.npz")["logits"], expected, rtol=1e-5, atol=1e-6
+    )
     for text, told in (
         ("new.npz", "write NPZ=NPZ, such as --predict new.npz=scores.npz"),
         ("new.npz=new.npz", "new.npz"),

@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_proto
 from onnxgrad.train import SGD, AdamW, CrossEntropy, Trainer, read_step, save_step, training_step
 from onnxgrad.train.engines.graph import GraphEngine
-from tests.helpers import ROOT
+from tests.helpers import ROOT, stored_arrays
 from tests.train.modes_common import DROPOUT, batches, network
 
 GPT2 = ROOT / "models" / "training" / "gpt2.onnx"
@@ -124,7 +124,7 @@ def test_the_same_bytes_each_time() -> None:
 
 @pytest.mark.parametrize("checkpoint", ["auto", 160_000])
 def test_checkpoints_change_no_loss(checkpoint: Any) -> None:
-    stored = np.load(GPT2.with_suffix(".npz"))
+    stored = stored_arrays(GPT2.with_suffix(".npz"))
     batch = {k.removeprefix("in:"): stored[k] for k in stored if k.startswith("in:")}
     losses = []
     sizes = []

@@ -17,7 +17,7 @@ from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.losses import BCEWithLogits, L2Penalty
 from onnxgrad.train.step import forward
 from onnxgrad.verify.running.session import run
-from tests.helpers import ROOT
+from tests.helpers import ROOT, stored_arrays
 from tests.train.modes_common import DROPOUT, batches, network
 
 MLP = ROOT / "models" / "training" / "mlp.onnx"
@@ -34,7 +34,7 @@ def classifier() -> onnx.ModelProto:
 
 
 def batch_of(name: str) -> dict[str, Any]:
-    stored = np.load(MLP.with_name(f"{name}.npz"))
+    stored = stored_arrays(MLP.with_name(f"{name}.npz"))
     return {k.removeprefix("in:"): stored[k] for k in stored if k.startswith("in:")}
 
 
@@ -57,7 +57,7 @@ def test_a_step_of_sgd_is_the_parameters_minus_the_gradient() -> None:
     step = training_step(MLP, optimizer=SGD())
     batch = batch_of("mlp")
     loss, new = taken(step, dict(step.initial), batch, 1, 0.5)
-    stored = np.load(MLP.with_suffix(".npz"))
+    stored = stored_arrays(MLP.with_suffix(".npz"))
     np.testing.assert_allclose(loss, stored["loss64"], rtol=1e-6)
     assert set(new) == {k.removeprefix("grad:") for k in stored if k.startswith("grad:")} - set(
         batch

@@ -19,7 +19,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import onnxgrad
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
-from tests.helpers import MODELS_DIR, parse
+from tests.helpers import MODELS_DIR, parse, stored_arrays
 from tests.rewriting import apply, model_of
 
 Arrays = dict[str, Any]
@@ -365,7 +365,7 @@ def test_real_models(name: str) -> None:
     file, mode = REAL[name]
     # folded, because onnxruntime.quantization quantises no product with a weight that is transposed in the graph
     given = onnxgrad.optimize(onnx.load(Path(MODELS_DIR) / file), verify=False)
-    data = np.load((Path(MODELS_DIR) / file).with_suffix(".npz"))
+    data = stored_arrays((Path(MODELS_DIR) / file).with_suffix(".npz"))
     feeds = {n[3:]: data[n] for n in data if n.startswith("in:")}
     model = quantised(given, mode, feeds)
     done = onnxgrad.optimize(model, passes=["legalize"], verify=False)

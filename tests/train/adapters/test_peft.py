@@ -26,7 +26,7 @@ from onnxgrad.train.adapters import (
     save_peft,
 )
 from onnxgrad.verify.running.session import run
-from tests.helpers import DATA_DIR, ROOT
+from tests.helpers import DATA_DIR, ROOT, stored_arrays
 from tests.train.adapters.common import form, moved, with_weights
 
 FOLDER = DATA_DIR / "peft"
@@ -39,7 +39,7 @@ TEXT = """(int64[2,5] ids) => (float[2,3,5] y) {
 
 
 def example() -> tuple[onnx.ModelProto, dict[str, Any]]:
-    stored = dict(np.load(FOLDER / "values.npz"))
+    stored = stored_arrays(FOLDER / "values.npz")
     weights = {k: v for k, v in stored.items() if k.endswith(("weight", "bias"))}
     text = TEXT
     for name in weights:  # the text format knows no dots

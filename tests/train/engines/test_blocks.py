@@ -17,7 +17,7 @@ from onnxgrad.train.engines.flat_buffers import optimizer_of
 from onnxgrad.train.engines.graph import GraphEngine
 from onnxgrad.train.optimizers import OPTIMIZERS, SGD, Adafactor, Adam, NAdam
 from onnxgrad.train.schedules import Schedule
-from tests.helpers import ROOT
+from tests.helpers import ROOT, stored_arrays
 from tests.train.common import examples, step
 from tests.train.update.test_emission import OPTIONS
 
@@ -40,7 +40,7 @@ ELEMENTWISE = [SGD(momentum=0.9), *(cls() for cls in OPTIMIZERS.values() if cls.
 )
 def test_the_same_numbers(name: str, optimizer: Optimizer) -> None:
     path = ROOT / "models" / "training" / f"{name}.onnx"
-    stored = np.load(path.with_suffix(".npz"))
+    stored = stored_arrays(path.with_suffix(".npz"))
     task = training_step(path, optimizer=optimizer)
     batch = {fed.name: stored[f"in:{fed.name}"] for fed in task.manifest.of_role("batch")}
     graph, blocks = GraphEngine(task, threads=1), BlocksEngine(task, threads=1)

@@ -14,7 +14,7 @@ from onnxgrad.train import SGD, AdamW, Optimizer, training_step
 from onnxgrad.train.engines.blocks import BlocksEngine
 from onnxgrad.train.engines.graph import GraphEngine, InPlace, may_be_overwritten
 from onnxgrad.train.optimizers import OPTIMIZERS, Adafactor
-from tests.helpers import ROOT
+from tests.helpers import ROOT, stored_arrays
 from tests.train.common import examples, step
 from tests.train.follower import Follower
 from tests.train.update.test_emission import OPTIONS
@@ -41,7 +41,7 @@ from tests.train.update.test_emission import OPTIONS
 @pytest.mark.parametrize("in_place", ["states", "all"])
 def test_shared_buffers_change_no_value(name: str, optimizer: Optimizer, in_place: InPlace) -> None:
     path = ROOT / "models" / "training" / f"{name}.onnx"
-    stored = np.load(path.with_suffix(".npz"))
+    stored = stored_arrays(path.with_suffix(".npz"))
     task = training_step(path, optimizer=optimizer)
     batch = {fed.name: stored[f"in:{fed.name}"] for fed in task.manifest.of_role("batch")}
     shared, safe = (

@@ -8,7 +8,7 @@ import pytest
 import onnxgrad
 from onnxgrad.train.losses import MSE, CrossEntropy, Loss, SequenceCrossEntropy
 from onnxgrad.verify.running.session import run
-from tests.helpers import ROOT
+from tests.helpers import ROOT, stored_arrays
 from tests.train.losses.common import with_loss
 
 
@@ -24,7 +24,7 @@ from tests.train.losses.common import with_loss
 )
 def test_the_losses_of_the_training_models(name: str, loss: Loss) -> None:
     path = ROOT / "models" / "training" / f"{name}.onnx"
-    stored = np.load(path.with_suffix(".npz"))
+    stored = stored_arrays(path.with_suffix(".npz"))
     feeds = {k.removeprefix("in:"): stored[k] for k in stored if k.startswith("in:")}
     weights = [k.removeprefix("grad:") for k in stored if k.startswith("grad:")]
     found = run(onnxgrad.gradient(with_loss(path, loss), weights), feeds)
