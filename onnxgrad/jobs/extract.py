@@ -6,15 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program, cut
 from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
@@ -114,24 +115,29 @@ def proved(
     """Compares the part, on the whole model's values at its inputs, with the whole model's values
     at its outputs.
     """
-    whole = to_proto(load(model), weights=True)
-    sizes = runnable(
-        whole, dims, seed, lambda feeds: run(whole, feeds, provider=provider), count=1
-    )[0]
-    feeds = feeds_for(whole, seed=seed, dims=sizes)
-    starts = [v.name for v in part.main.inputs]
-    ends = [v.name for v in part.main.outputs]
-    constants = load(whole).main.initializers.values()
-    seen = {**{v.name: v.const for v in constants if v.is_constant}, **feeds}
-    between = [n for n in dict.fromkeys([*starts, *ends]) if n not in seen]
-    if between:
-        seen |= run(_showing(whole, between), feeds, provider=provider, optimize=False)
-    return prove(
-        to_proto(part, weights=True),
-        expect={n: seen[n] for n in ends},
-        inputs={n: seen[n] for n in starts},
-        provider=provider,
-    )
+    with sharing() as files:
+        whole = files.proto(load_own(model))
+        source = files.runnable(whole)
+        sizes = runnable(
+            whole, dims, seed, lambda feeds: run(source, feeds, provider=provider), count=1
+        )[0]
+        feeds = feeds_for(whole, seed=seed, dims=sizes)
+        starts = [v.name for v in part.main.inputs]
+        ends = [v.name for v in part.main.outputs]
+        wanted = dict.fromkeys([*starts, *ends])
+        constants = files.load(whole).main.initializers.items()
+        seen: dict[str, Any] = {n: v.const for n, v in constants if n in wanted and v.is_constant}
+        seen |= feeds
+        between = [n for n in wanted if n not in seen]
+        if between:
+            shown = files.runnable(_showing(whole, between))
+            seen |= run(shown, feeds, provider=provider, optimize=False)
+        return prove(
+            files.of(part),
+            expect={n: seen[n] for n in ends},
+            inputs={n: seen[n] for n in starts},
+            provider=provider,
+        )
 
 
 def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnx import ModelProto
-
 from onnxgrad.errors import NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
@@ -31,7 +29,7 @@ from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own, read
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.jobs.declared import Declaration, options_of
 from onnxgrad.jobs.gradient_declarations import (
     CasadiOptions,
@@ -150,9 +148,9 @@ class _Each:
     `program` and `options`: those of the derivative. `model`: the program, for proofs.
     """
 
-    model: ModelProto
-    opened: ModelProto  # the model with a dynamic batch, at the size of its fixed batch
-    one: ModelProto  # the derivative at a batch of 1
+    model: Program
+    opened: Program  # the model with a dynamic batch, at the size of its fixed batch
+    one: Program  # the derivative at a batch of 1
     made: Opened
 
     def __init__(self, program: Program, options: Any, proves: bool) -> None:
@@ -163,11 +161,10 @@ class _Each:
             options = options.having(target=target)
         self.samples, self.options, self.proves = samples_of(program), options, proves
         if proves and self.size:
-            again = of_size(program, self.samples, self.size)
-            self.opened = to_proto(again, weights=True)
+            self.opened = of_size(program, self.samples, self.size)
         self.program = of_size(program, self.samples)
         if proves:
-            self.model = to_proto(self.program, weights=True)
+            self.model = load_own(self.program)
 
     def mapped(self, found: Any) -> Any:
         """Maps a derivative at a batch of 1 over the samples."""
@@ -177,7 +174,7 @@ class _Each:
         like = {name: value for value, name in found.results.items() if found.kind == "gradient"}
         like |= {name: target for target, name in found.seeds.items()}
         if self.proves:
-            self.one = to_proto(found.program, weights=True)
+            self.one = load_own(found.program)
         self.made = map_samples(found.program, self.samples, like)
         slow = [f"once per sample, as slow as single runs: {why}" for why in self.made.scanned]
         notes = (*found.notes, *slow, *self.made.warnings)
@@ -198,25 +195,26 @@ class _Each:
         the options of a proof at a batch of 1.
         """
         dims = {n: size for n, size in (proof.dims or {}).items() if n != self.samples.symbol}
-        if self.size:
-            hooks.on_stage("the dynamic batch")
-            report = verify(
-                to_proto(load(model), weights=True),
-                self.opened,
-                provider=proof.provider,
-                seeds=(proof.seed,),
-                dims=dims,
-                inputs=proof.inputs,
-            )
-            if not report.ok:
-                raise NotProved(f"the batch does not become dynamic: {report.summary}")
-        proof = proof.having(dims=dims or None)
-        hooks.on_stage("every sample against a batch of 1")
-        rows = RowProof(
-            self.one, to_proto(found.program, weights=True), self.made.rows,
-            providers_of(proof.provider), proof.dims, proof.seed, proof.inputs, None,
-        )  # fmt: skip
-        return rows.report(), proof
+        with sharing() as files:
+            if self.size:
+                hooks.on_stage("the dynamic batch")
+                report = verify(
+                    files.original(load_own(model)),
+                    files.of(self.opened),
+                    provider=proof.provider,
+                    seeds=(proof.seed,),
+                    dims=dims,
+                    inputs=proof.inputs,
+                )
+                if not report.ok:
+                    raise NotProved(f"the batch does not become dynamic: {report.summary}")
+            proof = proof.having(dims=dims or None)
+            hooks.on_stage("every sample against a batch of 1")
+            rows = RowProof(
+                files.of(self.one), files.of(found.program), self.made.rows,
+                providers_of(proof.provider), proof.dims, proof.seed, proof.inputs, None,
+            )  # fmt: skip
+            return rows.report(), proof
 
 
 def check(
@@ -263,19 +261,19 @@ def _equal_parts(found: Split, hooks: Hooks, proof: GradOptions) -> dict[str, An
     check needs to run them. Raises NotProved if they differ.
     """
     hooks.on_stage("both parts against the gradient")
-    whole, both = (to_proto(p, weights=True) for p in (found.program, as_functions(found)))
-    report = verify(
-        whole,
-        both,
-        provider=proof.provider,
-        seeds=(proof.seed,),
-        dims=proof.dims,
-        inputs=None if proof.inputs is None else proof.inputs,
-    )
+    with sharing() as files:
+        report = verify(
+            files.of(found.program),
+            files.of(as_functions(found)),
+            provider=proof.provider,
+            seeds=(proof.seed,),
+            dims=proof.dims,
+            inputs=proof.inputs,
+        )
     if not report.ok:
         raise NotProved(f"the two parts do not compute the gradient: {report.summary}")
-    parts = tuple(to_proto(p, weights=True) for p in (found.forward, found.backward))
-    return {"parts": parts, "adjoint": "input", "target": found.gradient.targets}
+    parts, targets = (found.forward, found.backward), found.gradient.targets
+    return {"parts": parts, "adjoint": "input", "target": targets}
 
 
 def spread(names: Sequence[str]) -> list[str]:

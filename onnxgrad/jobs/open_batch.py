@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.load import ModelLike, load_own, read
 from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.jobs.groups import Sizes
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
@@ -22,6 +24,7 @@ from onnxgrad.transform.vmap import as_inputs, map_inputs
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.feeds.dims import shape_of
 from onnxgrad.verify.feeds.proof_cases import Inputs
+from onnxgrad.verify.proof_model import Model, proof_model
 from onnxgrad.verify.report import joined
 from onnxgrad.verify.rows.other_sizes import at_other_sizes
 from onnxgrad.verify.rows.proof import RowProof
@@ -54,14 +57,13 @@ def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Ope
             flag = option(f"--{name}", name)
             raise InputError(f"{flag} is for {option('--open', 'open')}, which is missing")
     with hooks.limits(options.timeout, options.max_memory):
-        model = settled(model)
-        program = load_own(model)
+        program = load_own(settled(model))
         hooks.on_read(program)
         names = None if options.inputs is None else several(options.inputs, "inputs")
         opened = open_rows(
             program, names, batch=options.batch, symbol=options.symbol, along=options.along
         )
-        return _proved_rows(model, opened, options, hooks)
+        return _proved_rows(program, opened, options, hooks)
 
 
 def vmap(model: ModelLike, options: VmapOptions, hooks: Hooks) -> OpenedModel:
@@ -69,29 +71,30 @@ def vmap(model: ModelLike, options: VmapOptions, hooks: Hooks) -> OpenedModel:
     result. Raises InputError that names the node if no rule applies.
     """
     with hooks.limits(options.timeout, options.max_memory):
-        model = settled(model)
-        program = load_own(model)
+        program = load_own(settled(model))
         hooks.on_read(program)
         if as_inputs(program, options.inputs):  # compare with weights as inputs
-            model = to_proto(program, weights=True)
-            program = load_own(model)
+            program = load_own(program)
         mapped = map_inputs(program, options.inputs, axis=options.axis, symbol=options.symbol)
-        return _proved_rows(model, mapped, options, hooks)
+        return _proved_rows(program, mapped, options, hooks)
 
 
-def _proved_rows(model: ModelLike, opened: Opened, options: RowsProof, hooks: Hooks) -> OpenedModel:
+def _proved_rows(program: Program, opened: Opened, options: RowsProof, hooks: Hooks) -> OpenedModel:
+    """Proves `opened`, which came of `program`, and lets the hooks write it."""
     report = None
     if options.verify:
         hooks.on_stage("prove")
-        original = to_proto(load(model), weights=True)
-        report = _row_proof(original, opened, options, options.dims, options.feeds)
+        with sharing() as files:
+            original, made = files.original(program), files.of(opened.program)
+            report = _row_proof(original, made, opened, options, options.dims, options.feeds)
     remarks = (*opened.warnings, *opened.notes)
     found = OpenedModel(opened.program, report, opened, notes=remarks)
     return write_if_proved(found, hooks)
 
 
 def _row_proof(
-    original: ModelProto,
+    original: Model,
+    made: Model,
     opened: Opened,
     options: RowsProof,
     dims: Sizes | None,
@@ -99,7 +102,7 @@ def _row_proof(
 ) -> Report:
     return RowProof(
         original,
-        to_proto(opened.program, weights=True),
+        made,
         opened.rows,
         providers_of(options.provider),
         dims,
@@ -115,18 +118,18 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
     Raises InputError that names the node at which a size cannot be followed with certainty.
     """
     with hooks.limits(options.timeout, options.max_memory):
-        model = settled(model)
-        program = load_own(model)
+        program = load_own(settled(model))
         hooks.on_read(program)
         wanted = {name: places.split(",") for name, places in (options.open or {}).items()}
-        references = [to_proto(load(m), weights=True) for m in several(options.reference, "")]
-        compared = _compared(program.proto, references, wanted) if options.verify else ()
+        references = [read(m) for m in several(options.reference, "")]
+        others = [reference.proto for reference in references]
+        compared = _compared(program.proto, others, wanted) if options.verify else ()
         opened = open_dimensions(program, wanted, several(options.follow, "follow"), compared)
         rows = None
         if options.inputs is not None or options.batch is not None:
             names = None if options.inputs is None else several(options.inputs, "inputs")
             rows = open_rows(
-                load_own(to_proto(opened.program, weights=True)),
+                load_own(opened.program),
                 names,
                 batch=options.batch,
                 symbol=options.symbol,
@@ -135,14 +138,13 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
         report = None
         if options.verify:
             hooks.on_stage("prove")
-            report = _at_sizes(
-                [to_proto(load(model), weights=True), *references], opened, rows, options
-            )
+            with sharing() as files:
+                report = _at_sizes(files, [program, *references], opened, rows, options)
         notes = opened.notes if references else (*opened.notes, _unknown(opened))
         if rows is not None:
             notes = (*notes, *rows.warnings, *rows.notes)
-        program = opened.program if rows is None else rows.program
-        return write_if_proved(SizedModel(program, report, opened, rows, notes=notes), hooks)
+        made = opened.program if rows is None else rows.program
+        return write_if_proved(SizedModel(made, report, opened, rows, notes=notes), hooks)
 
 
 def _compared(
@@ -181,7 +183,8 @@ def _unknown(opened: OpenedSizes) -> str:
 
 
 def _at_sizes(
-    originals: Sequence[ModelProto],
+    files: Files,
+    programs: Sequence[Program],
     opened: OpenedSizes,
     rows: Opened | None,
     options: OpenBatchOptions,
@@ -189,15 +192,17 @@ def _at_sizes(
     """Proves the model at the sizes of the file and of each reference, runs it at other sizes, and
     proves its rows.
     """
-    made = to_proto(opened.program, weights=True)
+    originals = [proof_model(files.original(program)) for program in programs]
+    made, ours = files.of(opened.program), to_proto(opened.program)
     reports = [
         verify(
-            original, made, provider=options.provider, seeds=(options.seed,), dims=options.dims,
-            inputs=None if i or rows else options.feeds, map=_by_place(original, made),
+            original.source, made, provider=options.provider, seeds=(options.seed,),
+            dims=options.dims, inputs=None if i or rows else options.feeds,
+            map=_by_place(original.proto, ours),
         )
         for i, original in enumerate(originals)
     ]  # fmt: skip
-    at = [_sizes_of(original, made, opened) for original in originals]
+    at = [_sizes_of(original.proto, ours, opened) for original in originals]
     report = reports[0] if len(reports) == 1 else joined(reports, at, "at")
     others = list(other_sizes(opened))
     report = at_other_sizes(
@@ -206,9 +211,13 @@ def _at_sizes(
     )  # fmt: skip
     if rows is None or not report.ok:
         return report
+    by_rows = files.of(rows.program)
     found = [
-        _row_proof(originals[0], rows, options, options.dims, options.feeds),
-        _row_proof(made, rows, options, {**(options.dims or {}), **others[0]}, None),
+        _row_proof(original, by_rows, rows, options, dims, feeds)
+        for original, dims, feeds in (
+            (originals[0].source, options.dims, options.feeds),
+            (made, {**(options.dims or {}), **others[0]}, None),
+        )
     ]
     at = [
         ", ".join(f"{n}={size}" for n, size in plan.items()) for plan in (opened.sizes, others[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -13,11 +12,9 @@ from typing import Any, TypeVar
 from onnx import ModelProto, parser
 
 from onnxgrad.errors import NotProved
-from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.save import save, to_proto
-from onnxgrad.ir.storage.external_data import outside
-from onnxgrad.ir.storage.outline import outline
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of
@@ -78,27 +75,15 @@ def original_of(program: Program) -> Iterator[ModelProto | Path]:
     """Yields the original of `program` in the form that onnxruntime loads: its file if
     there is one.
     """
-    if program.path is not None:
-        yield program.path
-        return
-    read = program_of(program.proto, program.folder, None, program.digests)
-    with runnable(read) as model:
-        yield model
+    with sharing() as files:
+        yield files.original(program)
 
 
 @contextlib.contextmanager
 def runnable(program: Program) -> Iterator[ModelProto | Path]:
-    """Yields the program in a form that onnxruntime can load: weights in external files need a
-    model file beside them.
-    """
-    proto = outline(program)
-    if not outside(proto):
-        yield proto
-        return
-    with tempfile.TemporaryDirectory(prefix="onnxgrad-") as folder:
-        path = Path(folder) / "candidate.onnx"
-        save(program, path, sync=False)
-        yield path
+    """Yields the program in the form that onnxruntime loads."""
+    with sharing() as files:
+        yield files.of(program)
 
 
 @contextlib.contextmanager

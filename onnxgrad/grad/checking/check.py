@@ -28,7 +28,6 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.autocast import widened
 from onnxgrad.grad.checking.differences import compare, directions
-from onnxgrad.grad.checking.files import IN_MEMORY, Files, opened
 from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
@@ -42,7 +41,9 @@ from onnxgrad.grad.prepare import Adjoint
 from onnxgrad.grad.targets import Target, find_targets, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import model_nodes
+from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files, opened
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.verify.coverage.counters import BRANCHES
 from onnxgrad.verify.feeds.generate import feeds_for
@@ -79,12 +80,12 @@ def check_gradient(
     target: Target = None,
     *,
     adjoint: Adjoint = "auto",
-    parts: Sequence[ModelProto] = (),
+    parts: Sequence[Program] = (),
     **options: Any,
 ) -> GradientReport:
     """Checks a gradient numerically in random directions, as `onnxgrad.check_gradient` describes.
 
-    parts: models that run one after the other in place of the gradient graph.
+    parts: programs that run one after the other in place of the gradient graph.
 
     options: the fields of `Conditions`, and the other fields of `GradientRequest`.
     """
@@ -102,7 +103,8 @@ def check_gradient(
         if options.get("autocast") and how.provider == "cpu":
             check.graph = files.proto(widened(found.program))
         if parts:
-            check.run = partial(_in_turn, check.run, check.graph, parts)
+            models = [files.proto(part) for part in parts]
+            check.run = partial(_in_turn, check.run, check.graph, models)
         return check.report()
 
 

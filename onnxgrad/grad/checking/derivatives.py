@@ -24,7 +24,6 @@ from onnxgrad.grad.checking.check import (
     where_finite,
 )
 from onnxgrad.grad.checking.differences import DIRECTIONS, NO_SIZE, Trial, on_one_scale, verdict
-from onnxgrad.grad.checking.files import opened
 from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
@@ -37,6 +36,7 @@ from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.targets import Target, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike
+from onnxgrad.ir.storage.shared_weights import opened
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.verify.reference.client import Float64
 

@@ -13,7 +13,6 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.checking.files import Files
 from onnxgrad.grad.checking.vectors import moved_by
 from onnxgrad.grad.opset.raising import OPSET
 from onnxgrad.grad.wrt import Wrt, hoist_requested
@@ -25,6 +24,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_node, graphs_of
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import Files
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.user_operators import own_operators, unknown_to_onnxruntime

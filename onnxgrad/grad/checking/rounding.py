@@ -19,13 +19,13 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import Unsupported
 from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale
-from onnxgrad.grad.checking.files import IN_MEMORY, Files
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of, graphs_of
+from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from onnxgrad.grad.checking.files import Files
 from onnxgrad.grad.sequences import element_type, map_elements
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.ir.storage.shared_weights import Files
 from onnxgrad.ir.types import SequenceType
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from onnxgrad.grad.checking.files import IN_MEMORY, Files
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements, graphs_of
+from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files
 
 _MOVES = {"Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten"}
 # smooth at 0, so that a product of 0 meets neither a kink nor a pole after it

@@ -188,6 +188,13 @@ def unchanged(tensor: TensorProto, digest: bytes, digests: Digests) -> None:
         )
 
 
+def unchanged_since(tensor: TensorProto, known: Digests, digests: Digests) -> None:
+    """Like `unchanged`, with the digest that `known` has of the tensor, if any."""
+    digest = known.get(_place(tensor))
+    if digest is not None and tensor.data_location == TensorProto.EXTERNAL:
+        unchanged(tensor, digest, digests)
+
+
 def refer(
     leaving: Iterable[TensorProto], folder: Path | None, written: Written
 ) -> list[TensorProto]:

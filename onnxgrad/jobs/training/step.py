@@ -79,14 +79,13 @@ def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
     program = forward(step) if in_modes else step.evaluation
     read_by = {v.name for v in program.main.inputs}
     names = [fed.name for fed in manifest.of_role("parameter") if fed.name in read_by]
-    model = to_proto(program, weights=True)
     values: dict[str, Any] = {name: step.initial[name] for name in step.initial if name in read_by}
     values |= {fed.name: np.array(1) for fed in manifest.of_role("seed")}
     given: Any = options.inputs  # files
     if given is not None:
-        values |= dict(load_inputs(given, model))
+        values |= dict(load_inputs(given, to_proto(program)))
     return check_gradient(
-        model,
+        program,
         spread(names),
         manifest.loss,
         seed=options.seed,

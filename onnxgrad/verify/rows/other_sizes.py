@@ -17,7 +17,7 @@ from onnxgrad.verify.feeds.dims import dim_plans, evaluate, shape_of, tensor_typ
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.onnxruntime_check import Settings
-from onnxgrad.verify.proof_model import proof_model
+from onnxgrad.verify.proof_model import Model, proof_model
 from onnxgrad.verify.report import Case, Leg, Report
 from onnxgrad.verify.running.child_process import RunFailed
 
@@ -26,15 +26,16 @@ _SHAPES = "only shapes: there are no numbers to compare with"
 
 
 def at_other_sizes(
-    report: Report, model: ModelProto, file: Mapping[str, int],
+    report: Report, opened: Model, file: Mapping[str, int],
     plans: Sequence[Mapping[str, int]], *, dims: Mapping[str, int] | None, seed: int,
     provider: str,
 ) -> Report:  # fmt: skip
     """Adds runs at `plans` to the report of a proof at the sizes of the `file`. Every output must
     have its declared shape. A model may fail to run at smaller sizes; the report has a note then.
     """
-    session = Settings(provider, 1).open(proof_model(model).source, optimize=True)
-    feeder = Feeder(model)
+    found = proof_model(opened)
+    model = found.proto
+    session, feeder = Settings(provider, 1).open(found.source, optimize=True), Feeder(model)
     cases, worst = list[Case](), None
     notes, unproved = list(report.notes), list(report.unproved)
     for plan in plans:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +28,7 @@ from onnxgrad.verify.onnxruntime_check import (
     open_original,
 )
 from onnxgrad.verify.output_dependencies import float_types, new_weights
-from onnxgrad.verify.proof_model import ProofModel, proof_model
+from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import Draws, same_draws
 from onnxgrad.verify.report import Case, Leg, Report, joined
 from onnxgrad.verify.rows.grouping import Grouping
@@ -65,8 +66,8 @@ class RowProof:
     row; None: any, if another differs.
     """
 
-    original: ModelProto
-    opened: ModelProto
+    original: Model
+    opened: Model
     rows: Grouping
     providers: Sequence[str] = ("cpu",)
     dims: Mapping[str, int] | None = None
@@ -76,6 +77,10 @@ class RowProof:
     budget: float = _BUDGET
     _models: list[ProofModel] = field(default_factory=list, init=False, repr=False)
     _draws: list[Draws] = field(default_factory=list, init=False, repr=False)
+
+    @cached_property
+    def _proto(self) -> ModelProto:
+        return proof_model(self.original).proto
 
     def report(self) -> Report:
         """Compares rows with the original's runs at several batches, in onnxruntime and in float64,
@@ -143,13 +148,13 @@ class RowProof:
         """
         count = self.rows.count
         sizes = (2, 3) if count == 1 else (1, count + 1)
-        plans = runnable(self.original, self.dims, self.seed, session.run, count=_PLANS)
+        plans = runnable(self._proto, self.dims, self.seed, session.run, count=_PLANS)
         return [
             self._at(session, dims, sizes if i == 0 else sizes[-1:]) for i, dims in enumerate(plans)
         ]
 
     def _at(self, session: Session, dims: Mapping[str, int], sizes: Sequence[int]) -> _Batch:
-        feeder, needed = Feeder(self.original), -(-(sizes[-1] + 1) // self.rows.count)
+        feeder, needed = Feeder(self._proto), -(-(sizes[-1] + 1) // self.rows.count)
         given = feeder.feeds(seed=self.seed, dims=dims)
         shared = {name: value for name, value in given.items() if name not in self.rows.inputs}
         groups = [(given, session.run(given))]
@@ -198,8 +203,8 @@ class RowProof:
         InputError.
         """
         where, sets = option("--input", "feeds="), dict[tuple[object, ...], list[Results]]()
-        feeder = Feeder(self.original)
-        for given in sets_of(self.inputs or {}, self.original):
+        feeder = Feeder(self._proto)
+        for given in sets_of(self.inputs or {}, self._proto):
             missing = [name for name in self.rows.inputs if name not in given]
             if missing:
                 raise InputError(f"{where}: rows of {missing[0]!r} are missing")
@@ -210,7 +215,7 @@ class RowProof:
                 )
                 raise InputError(f"{where}: inputs have several numbers of rows: {text}")
             groups = [feeder.feeds(seed=self.seed, given=g) for g in self.rows.apart(given)]
-            sizes = bound_by(self.original, groups[0])
+            sizes = bound_by(self._proto, groups[0])
             shared = [_bytes(v) for n, v in groups[0].items() if n not in self.rows.inputs]
             rows = self.rows.rows_in(given)
             stacked = self.rows.some(self.rows.feeds(groups), range(rows))
@@ -227,7 +232,7 @@ class RowProof:
             results = [session.run(g) for g in groups]
         except RunFailed as error:
             raise CannotRun(f"the model does not run on the given rows: {error.reason}") from error
-        return _Batch(bound_by(self.original, groups[0]), None, groups, results, (rows,))
+        return _Batch(bound_by(self._proto, groups[0]), None, groups, results, (rows,))
 
     def _with_rows(self) -> list[str]:
         return [name for name, rows in self.rows.outputs.items() if rows.axis is not None]

@@ -1,8 +1,9 @@
-"""Large weights lie in one file beside all models of a check, which reports the same numbers."""
+"""Large weights lie in one file beside all models of a proof, which reports the same numbers."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 
 import onnxgrad
-from onnxgrad.errors import InputError
-from onnxgrad.grad.checking import files
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.rounding import constants_shifted
+from onnxgrad.ir.storage import shared_weights as files
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -66,6 +67,75 @@ def test_the_weights_lie_in_one_file_that_is_removed(
     assert not [*folder.iterdir()]
 
 
+def _outside(path: Path) -> Path:
+    onnx.save(model(), path, save_as_external_data=True, size_threshold=0, location="d")
+    return path
+
+
+def test_several_programs_share_the_weights_of_one_file(folder: Path, tmp_path: Path) -> None:
+    path = _outside(tmp_path / "m.onnx")
+    first, second = onnxgrad.load(path), onnxgrad.load(path)
+    second.main.add_output(next(v for v in second.main.vars() if v.name == "t"))
+    with files.sharing() as where:
+        assert where.original(first) == path and where.folder is None
+        paths = [where.of(program) for program in (first, second)]
+        places = [[t.external_data for t in onnx.load(p, load_external_data=False).graph.initializer]
+                  for p in paths if isinstance(p, Path)]  # fmt: skip
+        assert len(places) == 2 and places[0] == places[1]
+        assert where.folder is not None
+        assert (where.folder / "weights.data").stat().st_size < 4096 + 256
+    assert not [*folder.iterdir()]
+
+
+def test_weights_that_changed_between_two_programs_are_noticed(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = _outside(tmp_path / "m.onnx")
+    first, second = onnxgrad.load(path), onnxgrad.load(path)
+    with files.sharing() as where:
+        where.proto(second)
+        data = bytearray((tmp_path / "d").read_bytes())
+        data[0] ^= 1
+        (tmp_path / "d").write_bytes(data)
+        with files.sharing() as other:
+            other.proto(first)
+        with pytest.raises(NotProved, match="changed after the proof read it"):
+            where.proto(first)
+
+
+def test_all_external_weights_move_if_they_pass_two_gigabytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(files, "LARGE_FILE", 1)
+    program = onnxgrad.load(_outside(tmp_path / "m.onnx"))
+    with files.sharing() as where:
+        assert not files.external.outside(where.proto(program))  # small ones
+        monkeypatch.setattr(files.external, "MAX_BYTES", 200)
+        assert len(files.external.outside(where.proto(program))) == 2
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda path: onnxgrad.vmap(path, "x"),
+        lambda path: onnxgrad.extract(path, outputs="t"),
+    ],
+)
+def test_proofs_of_jobs_send_the_same_weights_as_files(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Callable[[Path], ModelProto],
+) -> None:
+    path, seen = _outside(tmp_path / "m.onnx"), []
+    move = files.external.move
+    monkeypatch.setattr(files.external, "move", lambda *a: seen.append(a) or move(*a))
+    from_files = work(path)
+    assert seen and not [*folder.iterdir()]
+    monkeypatch.undo()
+    assert from_files == work(path)
+
+
 def test_the_folder_is_removed_after_an_interrupt(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt), files.opened(model()) as (_, where):
         assert where.folder is not None and where.folder.is_dir()
@@ -81,7 +151,8 @@ def test_without_room_on_the_disk_the_weights_stay_in_memory(
 
     monkeypatch.setattr(files.external, "move", full)
     with files.opened(model()) as (found, where):
-        assert found == model() and where == files.IN_MEMORY
+        assert found == model()
+        assert not any(map(files.external.outside, [where.proto(where.load(found))]))
 
 
 def _reports() -> list[onnxgrad.GradientReport]:
