@@ -32,7 +32,7 @@ from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
-from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
+from onnxgrad.grad.checking.vectors import flat, values_of, zero_deltas
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.derivatives.casadi import KINDS, seed_sizes
 from onnxgrad.grad.derivatives.derivative import Derivative
@@ -226,11 +226,11 @@ class _GradientCheck(Check):
         where = place(reference, unmoved(feeds), onto, base)
         checks = []
         look = Rounding(self.graph, given_all, found.results, self.source, self.files)
-        finite = (g for g in gradients.values() if np.isfinite(g).all())
-        largest = max((float(np.linalg.norm(g)) for g in finite), default=0.0)
-        for name, g in gradients.items():
-            values = flat(base[name])
-            size = float(np.abs(values).max(initial=0.0))
+        norms = (float(np.linalg.norm(flat(g))) for g in gradients.values())
+        largest = max(filter(np.isfinite, norms), default=0.0)
+        for name in [*gradients]:
+            g, values = flat(gradients.pop(name)), flat(base[name])
+            size = float(max(values.max(initial=0.0), -values.min(initial=0.0)))
             lines = [Line(where, probe.deltas[name], v, size) for v in directions(rng, g)]
             check, trials = compare(name, g, values, lines, self.limits[name])
             if trials and any(t.off for t in trials):
@@ -240,7 +240,7 @@ class _GradientCheck(Check):
 
     def _gradients(
         self, feeds: Mapping[str, Any], given: Mapping[str, Any], base: Mapping[str, Any]
-    ) -> dict[str, Flat]:
+    ) -> dict[str, Any]:
         """Returns the gradients, after the targets of the graph proved equal to the probe's."""
         found = self.found
         shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
@@ -251,7 +251,7 @@ class _GradientCheck(Check):
         rough = self.how.tolerance or TOLERANCES[coarsest(found.program)]
         for t in shown:
             _same_function(t, results[t], base[self.probe.outputs[t]], rough)
-        return {n: flat(results[out]) for n, out in found.results.items()}
+        return {n: results[out] for n, out in found.results.items()}
 
 
 def branches_not_taken(

@@ -4,8 +4,9 @@ way, only the other elements move.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, Mask
 
 DIRECTIONS = 4
+# elements from which on the directions of a value are not kept
+_LARGE = 1 << 18
 # an error counts if it exceeds the tolerance by this many times the doubt
 _SURE = 2
 # the scale of a value that does not influence the targets
@@ -69,14 +72,36 @@ class Trial:
         return found if np.isfinite(found) else float("inf")
 
 
-def directions(rng: np.random.Generator, g: Flat) -> list[Flat]:
+def directions(rng: np.random.Generator, g: Flat) -> list[Flat | Callable[[], Flat]]:
     """Returns the direction of the gradient, along which a wrong factor shows at once, and random
-    directions; a single one for a single element.
+    directions; a single one for a single element. Directions of a large value are functions that
+    compute them, to be called in this order first: together they would take ten times its memory.
     """
-    drawn = [np.asarray(rng.standard_normal(g.shape)) for _ in range(DIRECTIONS)]
     norm = float(np.linalg.norm(g))
-    along = [g / norm] if norm > 0 and np.isfinite(norm) else []
-    return (along or drawn[:1]) if g.size == 1 else [*along, *drawn]
+    has_norm = norm > 0 and np.isfinite(norm)
+    if g.size > _LARGE:
+        later = [_Drawn(rng, g.shape) for _ in range(DIRECTIONS)]
+        return [lambda: g / norm, *later] if has_norm else [*later]
+    drawn = [np.asarray(rng.standard_normal(g.shape)) for _ in range(DIRECTIONS)]
+    along = [g / norm] if has_norm else []
+    return [*(along or drawn[:1])] if g.size == 1 else [*along, *drawn]
+
+
+class _Drawn:
+    """A random direction: the same one at every call, drawn from `rng` at the first."""
+
+    def __init__(self, rng: np.random.Generator, shape: tuple[int, ...]) -> None:
+        self._rng, self._shape = rng, shape
+        self._state: Any = None
+
+    def __call__(self) -> Flat:
+        rng = self._rng
+        if self._state is None:
+            self._state = rng.bit_generator.state
+        else:
+            rng = np.random.default_rng()
+            rng.bit_generator.state = self._state
+        return np.asarray(rng.standard_normal(self._shape))
 
 
 def compare(
@@ -119,6 +144,7 @@ def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
     found: list[Trial] = []
     for line in lines:
         found.append(_trial(g, line, limit, found[0] if found else None))
+        line.release()
     return on_one_scale(found)
 
 

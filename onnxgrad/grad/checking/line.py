@@ -99,12 +99,30 @@ def _rise(at: Place, to: Mapping[str, Any], start: Mapping[str, Any]) -> float:
 class Line:
     """The weighted sum of the targets along a line through a place.
 
-    delta: the input that moves the value. size: the magnitude of the value's largest element.
+    delta: the input that moves the value. direction: an array, or a function that computes it.
+    size: the magnitude of the value's largest element.
     """
 
-    def __init__(self, at: Place, delta: str, direction: Flat, size: float) -> None:
-        self.at, self.delta, self.direction, self.size = at, delta, direction, size
+    def __init__(
+        self, at: Place, delta: str, direction: Flat | Callable[[], Flat], size: float
+    ) -> None:
+        self.at, self.delta, self.size = at, delta, size
+        self._direction = direction
+        self._computed: Flat | None = None
         self._known: dict[float, Mapping[str, Any]] = {0.0: at.base}
+
+    @property
+    def direction(self) -> Flat:
+        """The direction, kept until `release`."""
+        if not callable(self._direction):
+            return self._direction
+        if self._computed is None:
+            self._computed = self._direction()
+        return self._computed
+
+    def release(self) -> None:
+        """Frees the memory of a direction that can be computed again."""
+        self._computed = None
 
     @property
     def step(self) -> float:
