@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.protobufs import copy_of
@@ -42,12 +41,14 @@ class DeclaredShapes:
         self._session: Session | None = None
 
     def open(self) -> Session | None:
-        """Opens the model; None if there is no shape, or over 2 GB of weights. Raises errors as
-        `open_session`.
+        """Opens the model; None if there is no shape, or over 2 GB of weights in the model. Raises
+        errors as `open_session`.
         """
-        if self._session is None and self.new and self.candidate.weights().ByteSize() <= TWO_GB:
-            model = _with_shapes(self.candidate, self.new)
-            self._session = self.settings.open(model, optimize=False)
+        if self._session is None and self.new:
+            given, folder = self.candidate.apart()
+            if given.ByteSize() <= TWO_GB:
+                model = _with_shapes(given, self.new)
+                self._session = self.settings.open(model, optimize=False, folder=folder)
         return self._session
 
     def contradictions(self, trials: Sequence[Trial]) -> tuple[list[str], list[str]]:
@@ -87,9 +88,9 @@ def _shape_name(name: str) -> str:
     return f"shape of {name}"
 
 
-def _with_shapes(candidate: ProofModel, values: Iterable[ValueInfoProto]) -> onnx.ModelProto:
+def _with_shapes(candidate: ModelProto, values: Iterable[ValueInfoProto]) -> ModelProto:
     """Returns the model with the shapes of these values as its outputs."""
-    model = copy_of(candidate.weights())
+    model = copy_of(candidate)
     domain = next((o.domain for o in model.opset_import if o.domain in ("", "ai.onnx")), "")
     for v in values:
         name = _shape_name(v.name)
@@ -101,7 +102,7 @@ def _with_shapes(candidate: ProofModel, values: Iterable[ValueInfoProto]) -> onn
     return model
 
 
-def _sizes(graph: onnx.GraphProto, feeds: Mapping[str, Any]) -> dict[str, int]:
+def _sizes(graph: GraphProto, feeds: Mapping[str, Any]) -> dict[str, int]:
     """Returns the size of each symbol in this run, as the shapes of the inputs show it."""
     found: dict[str, int] = {}
     for value in required_inputs(graph):

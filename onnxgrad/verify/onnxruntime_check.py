@@ -26,6 +26,9 @@ from onnxgrad.verify.tolerance import at_tie, in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
 from onnxgrad.verify.values import Feeds
 
+# onnxruntime's name of the folder of external weights, if a model is given as bytes
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -35,9 +38,12 @@ class Settings:
     threads: int
     early: EarlyRuns | None = field(default=None, compare=False, repr=False)
 
-    def open(self, model: Model, *, optimize: bool, again: bool = False) -> Session:
+    def open(
+        self, model: Model, *, optimize: bool, again: bool = False, folder: str | None = None
+    ) -> Session:
         """Opens a session for a model, on the CPU if the provider has no kernel for any of its
-        nodes. `again` and errors as in `open_session`.
+        nodes. `folder`: that of weights outside of a ModelProto. `again` and errors as in
+        `open_session`.
         """
         opened = None if self.early is None else self.early.opened(self, model, optimize)
         return opened or open_session(
@@ -47,6 +53,7 @@ class Settings:
             threads=self.threads,
             may_idle=True,
             again=again,
+            session_options={} if folder is None else {_FOLDER: folder},
         )
 
 

@@ -78,6 +78,18 @@ class ProofModel:
     proto: onnx.ModelProto
     weights: Callable[[], onnx.ModelProto]
 
+    def apart(self) -> tuple[onnx.ModelProto, str | None]:
+        """Returns the model, to be changed and run in onnxruntime, and the folder of the weights
+        that are not in it; None: all are.
+        """
+        if not isinstance(self.source, (str, os.PathLike)) or not outside(self.proto):
+            return self.proto, None
+        try:
+            folder = os.fsencode(Path(self.source).absolute().parent).decode("utf-8")
+        except UnicodeDecodeError:
+            return self.weights(), None
+        return self.proto, folder
+
 
 def proof_model(model: Any) -> ProofModel:
     """Returns the ProofModel of any model that `ir.load` accepts. Raises InputError if it is not an

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.verify import declared_shapes
+from onnxgrad.verify import declared_shapes, proof_model
+from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.dims import evaluate, symbols_in
+from onnxgrad.verify.onnxruntime_check import Settings
 from onnxgrad.verify.proof import verify
+from onnxgrad.verify.report import Case
+from onnxgrad.verify.trials import Trial
 from tests.helpers import parse
 
 MODEL = "g (float[N,M] x) => (float[K] y) { r = Relu(x) f = Flatten<axis = 0>(r) i = Constant<value = int64 {0}>() y = Gather<axis = 0>(f, i) }"
@@ -91,3 +97,29 @@ def test_shapes_that_cannot_be_compared_are_told(
 def test_formulas(formula: str, names: set[str], size: int) -> None:
     assert symbols_in(formula) == names
     assert evaluate(formula, {"n": 5, "x.1": 7, "a b": 4, "size(n)": 9}) == size
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_the_weights_of_a_file_stay_in_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outside: bool
+) -> None:
+    """Wrong shapes of a file are found without its weights in this process."""
+    monkeypatch.setattr(proof_model, "LARGE_FILE", 0)
+    model = parse("g (float[1,512] x) => (float[1,512] y) { m = MatMul (x, w) y = Relu (m) }")
+    weight = np.eye(512, dtype=np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    path = tmp_path / "m.onnx"
+    for size, wrong in ((512, False), (511, True)):
+        del model.graph.value_info[:]
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info("m", 1, [1, size]))
+        onnx.save(copy.deepcopy(model), path, save_as_external_data=outside, location=f"d{size}")
+        made = proof_model.proof_model(path)
+        assert made.apart()[0].ByteSize() < 2000 and made.apart()[1] == str(tmp_path)
+        found = proof_model.ProofModel(
+            path, made.proto, lambda: pytest.fail("the weights are read")
+        )
+        plain = parse("g (float[1,512] x) => (float[1,512] y) { y = Relu (x) }")
+        shapes = DeclaredShapes(proof_model.proof_model(plain), found, Settings("cpu", 1))
+        feeds = {"x": np.ones((1, 512), np.float32)}
+        reasons, notes = shapes.contradictions([Trial(Case({}, 0), feeds, {})])
+        assert bool(reasons) == wrong and not notes
