@@ -96,10 +96,10 @@ def mul_by_two_numbers(a: Var, p: Var, q: Var) -> Any:
     return None if product is None or not a.rank else a * product
 
 
-@rewrite(P.Mul(P.Mul(a, c).only, P.Mul(b, d).only), shrinks=count())
-def numbers_of_a_product(a: Var, b: Var, c: Var, d: Var) -> Any:
-    """(a c) (b d) = (a b) (c d) for numbers c and d"""
-    product = _one_number(np.multiply, c, d)
+@rewrite(P.Mul(P.Mul(a, p).only, P.Mul(b, q).only), shrinks=count())
+def numbers_of_a_product(a: Var, b: Var, p: Var, q: Var) -> Any:
+    """(a p) (b q) = (a b) (p q) for numbers p and q"""
+    product = _one_number(np.multiply, p, q)
     return None if product is None or not a.rank or not b.rank else (a * b) * product
 
 
@@ -204,7 +204,7 @@ def number_into_gemm(
     return scaled if reshape is None else op.Reshape(scaled, d, **reshape.attrs)
 
 
-@rewrite(P.Mul(x, P.Sub(c, P.Mul(a, a).only).only), shrinks=count())
+@rewrite(P.Mul(x.shared, P.Sub(c.const, P.Mul(a, a).only).only), shrinks=count())
 def difference_of_squares(x: Var, a: Var, c: Var) -> Any:
     """x (1 - t t) = (x (1 + t)) (1 - t), where x (1 + t) is computed already (the derivative of
     gelu by tanh)

@@ -41,16 +41,13 @@ def may_match(pattern: Pattern, binding: Binding) -> bool:
 
 def origins_of(binding: Binding) -> tuple[tuple[str, str] | None, ...]:
     """Returns what computes each operand, for `fits_origins`."""
-    return tuple(
-        None
-        if v is None
-        else (v.definition.domain, v.definition.op)
-        if v.definition is not None
-        else None
-        if v.initializer is None
-        else CONSTANT
-        for v in binding.inputs
-    )
+    return tuple(None if v is None else _origin(v) for v in binding.inputs)
+
+
+def _origin(v: Var) -> tuple[str, str] | None:
+    if v.definition is not None:
+        return v.definition.domain, v.definition.op
+    return None if v.initializer is None else CONSTANT
 
 
 def fits_origins(
@@ -122,7 +119,7 @@ def _call(pattern: Call, var: Var, found: Captured, root: bool) -> Iterator[Capt
         or b.domain != pattern.domain
         or b.result(pattern.result) is not var
         or not (root or not pattern.alone or _alone(var))
-        or (pattern.computed and not _operators_fit(pattern, b))
+        or not _operators_fit(pattern, b)
         or b.has_refs  # an attribute that the function's caller sets is unknown here
     ):
         return
@@ -214,10 +211,16 @@ def _attributes(pattern: Call, b: Binding, answer: dict[Any, Any]) -> bool:
 
 
 def _operators_fit(pattern: Call, b: Binding) -> bool:
-    """Whether operands that must be results of an operator are, and their own operands too. It is
-    the cheapest test, and most bindings fail it.
+    """Whether operands that must be constants or results of an operator are, and their own operands
+    too. It is the cheapest test, and most bindings fail it.
     """
     anywhere = b.op in COMMUTATIVE
+    for i in pattern.constants:
+        for v in b.inputs if anywhere else b.inputs[i : i + 1]:
+            if v is not None and _origin(v) == CONSTANT:
+                break
+        else:
+            return False
     for i, calls in pattern.computed:
         for v in b.inputs if anywhere else b.inputs[i : i + 1]:
             if v is not None and v.definition is not None and _one_fits(calls, v.definition):
@@ -228,10 +231,7 @@ def _operators_fit(pattern: Call, b: Binding) -> bool:
 
 
 def _one_fits(calls: Sequence[Call], b: Binding) -> bool:
-    for call in calls:
-        if b.op in call.ops and (not call.computed or _operators_fit(call, b)):
-            return True
-    return False
+    return any(b.op in call.ops and _operators_fit(call, b) for call in calls)
 
 
 def _orders(b: Binding, width: int) -> Iterable[Sequence[Var | None]]:

@@ -187,6 +187,11 @@ class Call(Pattern):
         return tuple((i, p.calls) for i, p in enumerate(self.operands) if p is not None and p.calls)
 
     @cached_property
+    def constants(self) -> tuple[int, ...]:
+        """The operands that only a constant matches, by index."""
+        return tuple(i for i, origins in self.known if origins == {CONSTANT})
+
+    @cached_property
     def is_flat(self) -> bool:
         """Whether all operands are captures or None, so that each order of operands has at most one
         match.

@@ -13,7 +13,7 @@ from onnxgrad.grad.finish import _ALL
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.operator_index import bindings_of
-from onnxgrad.rewrite.match import fits_origins, match_binding, origins_of
+from onnxgrad.rewrite.match import fits_origins, match_binding, may_match, origins_of
 from onnxgrad.rewrite.pattern import Call, Each, Literal, P, capture
 from tests.helpers import parse
 
@@ -283,3 +283,27 @@ def test_what_computes_the_operands_excludes_no_match(models_dir: Path) -> None:
                 excluded += not fits
                 matched += found is not None
     assert excluded > tried // 2 and matched > 20
+
+
+@pytest.mark.parametrize(
+    ("middle", "fits"),
+    [
+        ("Mul (x, z)", False),
+        ("Mul (x, two)", True),
+        ("Mul (two, x)", True),
+        ("Sub (x, two)", False),
+    ],
+)
+def test_a_constant_below_the_root_is_looked_for_before_the_match(middle: str, fits: bool) -> None:
+    """No rule is tried at a product of products that has no number."""
+    block = load(
+        parse(
+            "g (float[4] x, float[4] z) => (float[4] y) <float two = {2.0}> "
+            f"{{ a = {middle} y = Mul (a, z) }}"
+        )
+    ).main
+    number, other, last = capture("c").const, *capture("a b")
+    pattern = P.Mul(P.Mul(other, number).only, last)
+    root = block.outputs[0].definition
+    assert root is not None and may_match(pattern, root) == fits
+    assert bool([*match_binding(pattern, root)]) == fits
