@@ -15,6 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.grad.opening import open_call
 from onnxgrad.grad.paths import influenced
 from onnxgrad.grad.registry import INTERNAL, legalize_first, vjp
 from onnxgrad.grad.unbroadcast import sum_by_scale
@@ -50,7 +51,7 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
     Some stay unchanged: pairs with blocked scales, with scales per channel of an operand of unknown
     rank, or of an unsupported type, and each QuantizeLinear whose integers go elsewhere.
     """
-    anchors = open_paths(program)
+    anchors = [*open_caches(program), *open_paths(program)]
     lstms = open_lstms(program)
     pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
     for back, q in pairs:
@@ -266,6 +267,24 @@ def _copy(b: Binding, made: dict[Var, Var]) -> None:
         for old, new in zip(b.outputs, copy.outputs)
         if old is not None and new is not None
     )
+
+
+# ---- GroupQueryAttention: its body rounds new keys and values if its cache is quantised ----------
+
+
+def open_caches(program: Program) -> list[Binding]:
+    """Opens each GroupQueryAttention with a scale of its cache. Returns the Identities that now
+    define the results.
+    """
+    calls = [
+        b
+        for b in program.main.walk()
+        if (b.domain, b.op) == ("com.microsoft", "GroupQueryAttention") and b.operand(12)
+    ]
+    anchors = [insert_barrier(v) for b in calls for v in list(b.outputs) if v is not None]
+    for b in calls:
+        open_call(b)
+    return anchors
 
 
 # ---- DynamicQuantizeLSTM: adjoints take the LSTM of its weights in floats ------------------------

@@ -7,6 +7,8 @@ values, H the size of a head, R half the number of rotated elements.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from onnx import TensorProto
 
@@ -20,6 +22,8 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 _DOMAIN = "com.microsoft"
+# the dtype of a quantised cache, by kv_cache_bit_width
+_INTEGERS = {4: TensorProto.UINT8, 8: TensorProto.INT8}
 _END = np.iinfo(np.int64).max
 
 
@@ -94,20 +98,84 @@ def _group_query_attention(
 
     seqlens: (B), the number of keys in each row minus one; total: the largest number of keys.
     """
-    quantised = any(binding.operand(i) is not None for i in (12, 13))
-    decline(binding, "a quantised cache", quantised)
-    decline(binding, "sliding_window_cache", bool(binding.attr("sliding_window_cache", 0)))
     q, k, v = _parts(query, key, value, num_heads, kv_num_heads, binding)
     lengths = op.Reshape(op.Cast(seqlens, to=TensorProto.INT64), [-1, 1])
     most = op.Reshape(op.Cast(total, to=TensorProto.INT64), [])
-    place = _Places(count(query, 1), lengths, most, past_key, binding.operand(16))
+    short = bool(binding.attr("sliding_window_cache", 0))
+    decline(binding, "sliding_window_cache without a cache", short and past_key is None)
+    window = binding.attr("local_window_size", -1) if short else 0
+    place = _Places(count(query, 1), lengths, most, past_key, binding.operand(16), window)
     if binding.attr("do_rotary", 0):
         at = place.of_rows if positions is None else place.given(positions)
         c, s = op.Gather(cos, at), op.Gather(sin, at)
         q, k = (_turned(v, c, s, binding.attr("rotary_interleaved", 0)) for v in (q, k))
-    k, v = place.cached(past_key, k), place.cached(past_value, v)
+    units = [_units_of(name, binding) for name in ("k", "v")]
+    caches = [
+        place.cached(past, new, unit)
+        for past, new, unit in zip((past_key, past_value), (k, v), units)
+    ]
+    k, v = (unit.times(cache, q) for unit, cache in zip(units, caches))
     y, shown = _attend(q, k, v, place, binding)
-    return y, k, v, shown
+    return y, *(unit.stored(place.kept(cache)) for unit, cache in zip(units, caches)), shown
+
+
+@dataclass(frozen=True)
+class _Units:
+    """A cache's numbers as multiples of a scale: of `bits` bits, two of 4 bits in a byte. Without a
+    scale, the numbers themselves.
+    """
+
+    scale: Var | None
+    bits: int
+
+    def read(self, past: Var) -> Var:
+        """Returns the multiples in a cache, as floats."""
+        if self.scale is None:
+            return past
+        if self.bits == 8:
+            return op.Cast(past, to=self.scale.dtype)
+        parts = op.BitwiseAnd(past, np.uint8(15)), op.BitShift(past, np.uint8(4), direction="RIGHT")
+        both = op.Concat(*(op.Unsqueeze(part, [4]) for part in parts), axis=4)
+        return op.Cast(op.Reshape(both, [0, 0, 0, -1]), to=self.scale.dtype) - 8.0
+
+    def rounded(self, x: Var) -> Var:
+        """Returns the nearest multiples. `--ste` passes the pair straight through."""
+        if self.scale is None:
+            return x
+        steps = op.Cast(x, to=self.scale.dtype) / self.scale
+        one = constant(1.0, self.scale.dtype)
+        integers = op.QuantizeLinear(steps, one, constant(np.int8(0)))
+        y = op.DequantizeLinear(integers, one, constant(np.int8(0)))
+        return op.Clip(y, -8.0, 7.0) if self.bits == 4 else y
+
+    def times(self, multiples: Var, like: Var) -> Var:
+        """Returns the numbers in the dtype of `like`."""
+        if self.scale is None:
+            return multiples
+        return op.Cast(multiples * self.scale, to=like.dtype)
+
+    def stored(self, multiples: Var) -> Var:
+        """Returns the cache of these multiples."""
+        if self.scale is None:
+            return multiples
+        if self.bits == 8:
+            return op.Cast(multiples, to=TensorProto.INT8)
+        pairs = op.Reshape(multiples + 8.0, [0, 0, 0, -1, 2])
+        low, high = op.Split(pairs, axis=4, num_outputs=2, outputs=2)
+        return op.Cast(op.Squeeze(low + high * 16.0, [4]), to=TensorProto.UINT8)
+
+
+def _units_of(name: str, binding: Binding) -> _Units:
+    """Returns the units of the cache of keys or values: one scale, or one per channel."""
+    kind = binding.attr(f"{name}_quant_type", "NONE")
+    if kind == "NONE":
+        return _Units(None, 0)
+    scale, past = (binding.operand(i + (name == "v")) for i in (12, 3))
+    bits = binding.attr("kv_cache_bit_width", 0)
+    known = past is not None and past.dtype == _INTEGERS.get(bits)
+    decline(binding, f"{name}_quant_type {kind} of a cache {past}", scale is None or not known)
+    shape = [1] if kind == "PER_TENSOR" else [1, binding.attr("kv_num_heads"), 1, -1]
+    return _Units(op.Reshape(scale, shape), bits)
 
 
 def _parts(
@@ -132,12 +200,20 @@ def _normed(x: Var, place: int, name: str, binding: Binding) -> Var:
 class _Places:
     """The positions of rows and keys: new ones of row b begin after `done[b]` past ones.
 
-    valid: how many rows of each batch entry are no padding, for a chunk of queries.
+    valid: how many rows of each batch entry are no padding, for a chunk of queries. window: if not
+    0, the cache keeps only positions from `first` on, the last `window` ones among them.
     """
 
     def __init__(
-        self, rows: Var, lengths: Var, most: Var, cache: Var | None, valid: Var | None
+        self,
+        rows: Var,
+        lengths: Var,
+        most: Var,
+        cache: Var | None,
+        valid: Var | None,
+        window: int,
     ) -> None:
+        self.window = window
         self.lengths, self.rows, self.added = lengths, rows, rows
         self.index = op.Unsqueeze(op.Range(0, rows, 1), [0])  # (1, S)
         # the first prompt fills the cache from its beginning
@@ -152,7 +228,7 @@ class _Places:
             self.done = op.Where(self.prompt, 0, lengths + 1 - self.added)  # (B, 1)
             self.of_rows = op.Max(self.index + self.done, 0)
             self.slots = count(cache, 2)
-            self.total = op.Max(self.slots, most)
+            self.total = most if window else op.Max(self.slots, most)
         self.most = most
         self.keys = op.Unsqueeze(op.Range(0, self.total, 1), [0])  # (1, T)
 
@@ -162,19 +238,35 @@ class _Places:
         counted = first + self.index
         return counted if self.done is None else op.Where(self.prompt, counted, positions)
 
-    def cached(self, past: Var | None, new: Var) -> Var:
+    def cached(self, past: Var | None, new: Var, unit: _Units) -> Var:
         """Returns (B, M, T, H): the past keys or values, then the new ones, then zeros."""
         if past is None or self.done is None:
-            return new
+            return unit.rounded(new)
+        past = unit.read(past)
         at = self.keys - self.done  # (B, T)
         inside = op.And(op.GreaterOrEqual(at, 0), op.Less(at, self.added))
-        index = op.Unsqueeze(op.Clip(at, 0, self.rows - 1), [2])
-        by_row = op.Transpose(new, perm=[0, 2, 1, 3])
-        moved = op.Transpose(op.GatherND(by_row, index, batch_dims=1), perm=[0, 2, 1, 3])
-        room = op.Unsqueeze(self.total - self.slots, [0])
-        old = op.Pad(past, op.Concat([0, 0, 0, 0, 0, 0], room, [0], axis=0))
-        kept = op.Where(op.Unsqueeze(op.Less(self.keys, self.done), [1, 3]), old, 0.0)
-        return op.Where(op.Unsqueeze(inside, [1, 3]), moved, kept)
+        # onnxruntime 1.32 moves quantisations across a Transpose, which loses the type of zero
+        moved = unit.rounded(_rows(new, at, self.rows))
+        if self.window:
+            old = _rows(past, self.keys - self._first(self.done), self.slots)
+        else:
+            room = op.Unsqueeze(self.total - self.slots, [0])
+            old = op.Pad(past, op.Concat([0, 0, 0, 0, 0, 0], room, [0], axis=0))
+        before = op.Where(op.Unsqueeze(op.Less(self.keys, self.done), [1, 3]), old, 0.0)
+        return op.Where(op.Unsqueeze(inside, [1, 3]), moved, before)
+
+    def kept(self, cache: Var) -> Var:
+        """Returns what the call returns of (B, M, T, H): as many slots as the past cache has."""
+        if not self.window or self.done is None:
+            return cache
+        end = self.lengths + 1
+        at = self._first(end) + op.Unsqueeze(op.Range(0, self.slots, 1), [0])
+        return op.Where(op.Unsqueeze(op.Less(at, end), [1, 3]), _rows(cache, at, self.total), 0.0)
+
+    def _first(self, end: Var) -> Var:
+        """Returns the first position in a cache of `end` positions, which drops several at once."""
+        at_once = self.slots - (self.window - 1)
+        return op.Div(op.Max(end - self.window, 0), at_once) * at_once
 
     def over_slots(self, bias: Var) -> Var:
         """Pads a bias of the keys in use with zeros for unused slots."""
@@ -202,6 +294,13 @@ class _Places:
         return op.Unsqueeze(seen, [1])
 
 
+def _rows(x: Var, at: Var, rows: Var) -> Var:
+    """Returns the rows `at` (B, T) of x (B, M, rows, H)."""
+    index = op.Unsqueeze(op.Clip(at, 0, rows - 1), [2])
+    by_row = op.Transpose(x, perm=[0, 2, 1, 3])
+    return op.Transpose(op.GatherND(by_row, index, batch_dims=1), perm=[0, 2, 1, 3])
+
+
 def _attend(q: Var, k: Var, v: Var, place: _Places, binding: Binding) -> tuple[Var, Var | None]:
     """Returns y (B, S, N H), and the scores or weights if the call has them as a result."""
     n, m = binding.attr("num_heads"), binding.attr("kv_num_heads")
@@ -221,6 +320,8 @@ def _attend(q: Var, k: Var, v: Var, place: _Places, binding: Binding) -> tuple[V
         weights = op.Softmax(hidden, axis=-1)
     context = op.Reshape(op.Reshape(weights, [0, m, -1, 0]) @ v, [0, n, -1, 0])
     y = op.Reshape(op.Transpose(context, perm=[0, 2, 1, 3]), [0, 0, -1])
+    if place.added is not place.rows:
+        y = op.Where(op.Unsqueeze(op.Less(place.index, place.added), [2]), y, 0.0)
     if binding.result(3) is None:
         return y, None
     shown = op.Where(seen, scores, 0.0) if binding.attr("qk_output", 0) == 1 else weights
@@ -239,5 +340,5 @@ body(f"{_DOMAIN}::RotaryEmbedding", _rotary_embedding, notes="without packed bat
 body(
     f"{_DOMAIN}::GroupQueryAttention",
     _group_query_attention,
-    notes="without quantised or windowed caches",
+    notes="quantised caches: zero w.r.t. new keys and values unless --ste is given",
 )

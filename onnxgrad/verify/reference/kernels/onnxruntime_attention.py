@@ -162,9 +162,6 @@ def group_query_attention(call: Call, *operands: Array | None) -> tuple[Array, .
     query; past keys and values (B, M, P, H). Runs batch, head and query one by one.
     """
     at: dict[str, Any] = dict.fromkeys(_GQA) | dict(zip(_GQA, operands))
-    quantised = any(at[name] is not None for name in ("k_scale", "v_scale"))
-    if quantised or call["sliding_window_cache"]:
-        raise Unsupported("GroupQueryAttention with a quantised or windowed cache")
     q, k, v = _prepared(call, at)
     (batch, n, queries, size), m, total = q.shape, k.shape[1], int(at["total"].reshape(()))
     prompt, added = queries == total, np.full(batch, queries)
@@ -172,31 +169,82 @@ def group_query_attention(call: Call, *operands: Array | None) -> tuple[Array, .
         prompt, added = False, at["query_lengths"].reshape(-1)
     past = np.zeros(batch, int) if prompt else at["seqlens"].reshape(-1) + 1 - added
     if call["do_rotary"]:
-        places = at["positions"]
-        if places is None or prompt:
-            first = 0 if places is None else places.reshape(-1)[0]
-            places = np.maximum(first + past[:, None] + np.arange(queries), 0)
-        cos, sin = at["cos"][places], at["sin"][places]
-        q, k = (_turned(t, cos, sin, bool(call["rotary_interleaved"])) for t in (q, k))
+        q, k = _rotated(call, at, (q, k), past, prompt)
     old = 0 if at["past_key"] is None else at["past_key"].shape[2]
-    keys, values = (np.zeros((batch, m, max(old, total), size)) for _ in range(2))
-    y, seen = np.zeros(q.shape), np.zeros((batch, n, queries, total))
-    for b, done in enumerate(past):
-        last = int(at["seqlens"].reshape(-1)[b]) + 1
-        for kept, cache, new in ((keys, "past_key", k), (values, "past_value", v)):
-            if done:
-                kept[b, :, :done] = at[cache][b, :, :done]
+    k, k_past, k_scale = _in_units(call, at, "k", k)
+    v, v_past, v_scale = _in_units(call, at, "v", v)
+    units = [np.zeros((batch, m, max(old, total), size)) for _ in range(2)]
+    ends = at["seqlens"].reshape(-1) + 1
+    for kept, cache, new in zip(units, (k_past, v_past), (k, v)):
+        for b, done in enumerate(past):
+            if done and cache is not None:
+                first = _first(call, done, old)
+                kept[b, :, first:done] = cache[b, :, : done - first]
             kept[b, :, done : done + added[b]] = new[b, :, : added[b]]
-        for head, row in np.ndindex(n, queries):
+    keys, values = units[0] * k_scale, units[1] * v_scale
+    y, seen = np.zeros(q.shape), np.zeros((batch, n, queries, total))
+    for b, (done, last) in enumerate(zip(past, ends)):
+        for head, row in np.ndindex(n, int(added[b])):
             y[b, head, row], seen[b, head, row] = _row(
                 call,
                 at,
                 q[b, head, row],
                 keys[b, head * m // n],
                 values[b, head * m // n],
-                (b, head, row, done, last, total),
+                (b, head, row, done, int(last), total),
             )
-    return y.swapaxes(1, 2).reshape(batch, queries, -1), keys, values, seen
+    caches = [_stored(call, name, unit, ends, old) for name, unit in zip("kv", units)]
+    return y.swapaxes(1, 2).reshape(batch, queries, -1), *caches, seen
+
+
+def _first(call: Call, end: int, slots: int) -> int:
+    """Returns the position in slot 0 of a cache of `end` positions. A windowed cache drops as many
+    positions at once as it has slots beyond the window.
+    """
+    at_once = slots - call["local_window_size"] + 1 if call["sliding_window_cache"] else 0
+    return at_once * (max(end - call["local_window_size"], 0) // at_once) if at_once else 0
+
+
+def _in_units(
+    call: Call, at: dict[str, Any], name: str, new: Array
+) -> tuple[Array, Array | None, Array | float]:
+    """Returns new keys or values and past ones in multiples of their scale, and the scale."""
+    past = at["past_key" if name == "k" else "past_value"]
+    kind = call[f"{name}_quant_type"] or "NONE"
+    if kind == "NONE":
+        return new, past, 1.0
+    scale, half = at[f"{name}_scale"], 1 << call["kv_cache_bit_width"] - 1
+    scale = scale.reshape(1) if kind == "PER_TENSOR" else scale.reshape(1, new.shape[1], 1, -1)
+    if half == 8:
+        past = np.stack([past & 15, past >> 4], axis=-1).reshape(*past.shape[:-1], -1)
+        past = past.astype(np.int8) - 8
+    return np.clip(np.rint(new / scale), -half, half - 1), past, scale
+
+
+def _stored(call: Call, name: str, units: Array, ends: Array, slots: int) -> Array:
+    """Returns the cache of these multiples by position, of which a windowed one drops the first."""
+    if call["sliding_window_cache"]:
+        whole, units = units, np.zeros((*units.shape[:2], slots, units.shape[3]))
+        for b, end in enumerate(ends):
+            first = _first(call, end, slots)
+            units[b, :, : end - first] = whole[b, :, first:end]
+    if (call[f"{name}_quant_type"] or "NONE") == "NONE":
+        return units
+    if call["kv_cache_bit_width"] == 8:
+        return units.astype(np.int8)
+    codes = (units + 8).astype(np.uint8)
+    return np.asarray(codes[..., ::2] | codes[..., 1::2] << 4)
+
+
+def _rotated(
+    call: Call, at: dict[str, Any], parts: tuple[Array, Array], past: Array, prompt: bool
+) -> list[Array]:
+    places = at["positions"]
+    if places is None or prompt:
+        first = 0 if places is None else places.reshape(-1)[0]
+        places = np.maximum(first + past[:, None] + np.arange(parts[0].shape[2]), 0)
+    cos, sin = at["cos"][places], at["sin"][places]
+    return [_turned(t, cos, sin, bool(call["rotary_interleaved"])) for t in parts]
 
 
 def _prepared(call: Call, at: dict[str, Any]) -> tuple[Array, Array, Array]:

@@ -21,7 +21,6 @@ from onnxgrad.errors import InputError
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, check_op, normal, op_model, positive
-from tests.helpers import onnxruntime_version
 
 DOMAINS = {"com.microsoft": 1}
 
@@ -381,8 +380,13 @@ BY_OP = {case.op: case for case in FIRST}
 @pytest.mark.parametrize(
     ("case", "attributes", "operands", "reason"),
     [
-        (PLAIN, {}, {"ks": positive(1)}, "a quantised cache"),
-        (PLAIN, {"sliding_window_cache": 1}, {}, "sliding_window_cache"),
+        (PLAIN, {"k_quant_type": "PER_TENSOR"}, {"ks": positive(1)}, "k_quant_type PER_TENSOR of"),
+        (
+            grouped(1, 0, 4),
+            {"sliding_window_cache": 1, "local_window_size": 2},
+            {},
+            "sliding_window_cache without a cache",
+        ),
         (BY_OP["RotaryEmbedding"], {"is_packed_batching": 1}, {}, "is_packed_batching"),
         (BY_OP["MatMulBnb4"], {"transB": 0}, {}, "transB = 0"),
         (BY_OP["GroupNorm"], {"activation": 2}, {}, "activation 2"),
@@ -420,33 +424,3 @@ def test_what_is_declined(
         gradient(
             helper.make_model(graph, opset_imports=imports, ir_version=10), wrt, adjoint="input"
         )
-
-
-@pytest.mark.covering
-@pytest.mark.skipif(onnxruntime_version() < (1, 32), reason="onnxruntime 1.32 added the input")
-@pytest.mark.parametrize("attributes", [{}, {"do_rotary": 1, "local_window_size": 2}])
-def test_a_padded_chunk_of_queries(attributes: dict[str, int]) -> None:
-    """Rows behind the valid ones are padding, whose results are not specified."""
-    rows, queries, size, ends, valid = 3, 3, 16, [3, 6, 4], np.array([3, 2, 1], np.int32)
-    given = grouped(0, 0, size).operands | {
-        "query": normal(rows, queries, HEADS * size),
-        "key": normal(rows, queries, KEYS * size, seed=1),
-        "value": normal(rows, queries, KEYS * size, seed=2),
-        "pk": normal(rows, KEYS, 8, size, seed=3),
-        "pv": normal(rows, KEYS, 8, size, seed=4),
-        "seqlens": np.array(ends, np.int32) - 1,
-        "total": np.array(8, np.int32),
-        "lengths": valid,
-    }
-    if attributes:
-        angles = normal(16, size // 2)
-        given |= {"cos": np.cos(angles), "sin": np.sin(angles)}
-    heads = {"num_heads": HEADS, "kv_num_heads": KEYS}
-    case = Case("GroupQueryAttention", given, heads | attributes, ("y", "k", "v"))
-    (feeds, _), model = case.given, case.model()
-    wanted, got = run(model, feeds), reference(model, feeds)
-    for b, (count, end) in enumerate(zip(valid, ends)):
-        np.testing.assert_allclose(got["y"][b, :count], wanted["y"][b, :count], atol=1e-5)
-        for name in ("k", "v"):
-            np.testing.assert_allclose(got[name][b, :, :end], wanted[name][b, :, :end], atol=1e-5)
-    check_model(model, feeds, ["query", "key", "value", "pk", "pv"], seeds=(0,))
