@@ -6,8 +6,9 @@ PyTorch's gradient of the function is 0. If a Where does not select a branch, th
 branch is 0 too, whatever its slope. An example is Log(x) at 0 in Where(x > 0, Log(x), 0), for which
 PyTorch returns NaN.
 
-A root of squares passes an adjoint of 0 where its result is 0. The operators of a branch pass 0
-where the condition selects the other branch. All other partials stay as their rules form them.
+A root of squares passes an adjoint of 0 where its result is 0, and so does a root of what Max or
+Clip bounds by 0, as `cdist` is exported. The operators of a branch pass 0 where the condition
+selects the other branch. All other partials stay as their rules form them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Used:
         """Returns the note for a report; an empty list if no safe form was used."""
         said = [
             f"{what} {first_of([repr(name) for name in names], 3)}"
-            for what, names in (("the root of squares", self.roots), ("a branch of", self.branches))
+            for what, names in (("the root", self.roots), ("a branch of", self.branches))
             if names
         ]
         off = option("--no-safe", "safe=False")
@@ -69,18 +70,25 @@ def guards_of(block: BindingBlock) -> Mapping[Binding, Guard]:
     if used is None:
         return guards
     bindings = [b for b in block.bindings if b.domain == ""]
-    for b in bindings:
-        if b.op in ("Sqrt", "Pow") and _is_root(b):
-            guards[b] = _at_root(used)
+    roots = {b: _at_root(used) for b in bindings if b.op in ("Sqrt", "Pow") and _is_root(b)}
+
+    def add(inside: Binding, guard: Guard) -> None:
+        # a branch within a branch: both must be selected
+        guards[inside] = guard if inside not in guards else _both(guards[inside], guard)
+
     for b in bindings:
         for place in (1, 2) if b.op == "Where" else ():
             for inside in _branch(b, place):
-                guards.setdefault(inside, _selected(b, place, used))
+                add(inside, _selected(b, place, used))
         for v in b.inputs[: _BOUNDED[b.op]] if b.op in _BOUNDED else ():
             inside_of = _alone(v, b)
             if inside_of is not None and _is_steep(inside_of):
-                guards.setdefault(inside_of, _passed(b, used))
-    return guards
+                add(inside_of, _passed(b, used))
+    return guards | roots
+
+
+def _both(first: Guard, second: Guard) -> Guard:
+    return lambda partial, read: second(first(partial, read), read)
 
 
 # the number of operands from which an operator selects; None: all
@@ -127,22 +135,29 @@ _DEEPEST = (
 # they return elements, or sums of elements, of their first operand
 _ADDS_UP = frozenset(
     {
-        "Expand", "Flatten", "Identity", "ReduceMean", "ReduceSum", "Reshape", "Slice", "Squeeze",
+        "Cast", "Expand", "Flatten", "Identity", "ReduceMean", "ReduceSum", "Reshape", "Slice", "Squeeze",
         "Transpose", "Unsqueeze",
     }
 )  # fmt: skip
 
 
 def _is_root(b: Binding) -> bool:
-    """Whether this is a root of a value that is 0 only where its derivative is 0 too, or |x|^p in a
-    p-norm with p < 1.
+    """Whether this is a root of a value that is 0 only where its derivative is 0 too, of one that
+    is bounded by 0, or |x|^p in a p-norm with p < 1.
     """
     of = b.inputs[0]
     if of is None or of.dtype not in FLOAT_DTYPES:
         return False
     if b.op == "Pow" and not 0.0 < _exponent(b) < 1.0:
         return False
-    return _is_squares(of, _DEEPEST) or (_is_made_by(of, "Abs") and _is_in_a_norm(b))
+    if _is_squares(of, _DEEPEST) or (_is_made_by(of, "Abs") and _is_in_a_norm(b)):
+        return True
+    bounds = of.definition.inputs if of.definition and _is_made_by(of, "Clip", "Max") else ()
+    return len(bounds) > 1 and any(_is_zero(v) for v in bounds[:2])
+
+
+def _is_zero(v: Var | None) -> bool:
+    return v is not None and v.const is not None and not v.const.any()
 
 
 def _exponent(b: Binding) -> float:
@@ -209,7 +224,7 @@ _STEEP = frozenset(
         "Sqrt", "Tan",
     }
 )  # fmt: skip
-_IN_BRANCHES = _STEEP | frozenset({"Add", "Mul", "Sub", *ELEMENTWISE})
+_IN_BRANCHES = _STEEP | frozenset({"Add", "Mul", "Sub", "Where", *ELEMENTWISE})
 
 
 def _is_steep(b: Binding) -> bool:
@@ -252,7 +267,7 @@ def _branch(where: Binding, place: int) -> list[Binding]:
             return False
         before = [is_steep(x, b, depth - 1) for x in b.inputs]
         steep = any(before) or _is_steep(b)
-        if steep:
+        if steep and b.op != "Where":  # which selects, and multiplies nothing
             found.append(b)
         return steep
 

@@ -97,3 +97,32 @@ def test_infinite_logits_are_masked() -> None:
     y = np.exp(x) / np.exp(x).sum()
     g = np.float32([[1, 2, 3]])
     np.testing.assert_allclose(found["x_grad"], y * (g - (g * y).sum()), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *("Max (x, c)", "Max (x, c, c)", "Clip (x, c)", "Relu (x)", "ThresholdedRelu (x)", "Trilu (x)"),
+        *("ReduceMax (x)", "GlobalMaxPool (x)", "MaxPool <kernel_shape = [4]> (x)", "TopK (x, k)"),
+        *("ScatterElements <axis = 2, reduction = \"max\"> (x, i, u)", "Where (m, x, c)"),
+    ],
+)  # fmt: skip
+def test_an_element_that_is_not_selected_receives_nothing_of_an_infinite_adjoint(node: str) -> None:
+    """0 times infinity would be NaN. The adjoint is infinite in front of a Sqrt at 0."""
+    x = np.float32([[[3, -1, 2, -2]]])
+    constants = {
+        "c": np.float32(0),
+        "k": np.array([1]),
+        "i": np.array([[[1, 3]]]),
+        "u": np.zeros((1, 1, 2), np.float32),
+        "m": np.array([[[True, False, True, False]]]),
+    }
+    if node.startswith("Trilu"):
+        x = x.reshape(1, 2, 2).transpose(0, 2, 1)
+    used = {n: v for n, v in constants.items() if f", {n}" in node or f"({n}," in node}
+    out = "y, at" if node.startswith("TopK") else "y"
+    model = op_model(f"{out} = {node}", {"x": x}, constants=used, outputs=["y"])
+    shape = run(model, {"x": x})["y"].shape
+    graph = gradient(model, "x", "y", adjoint="input")
+    found = run(graph, {"x": x, "y_grad": np.full(shape, np.inf, np.float32)})["x_grad"]
+    assert found.reshape(-1)[0] == np.inf and not np.isnan(found).any()

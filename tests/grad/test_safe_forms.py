@@ -1,4 +1,4 @@
-"""onnxgrad/grad/safe_forms.py: 0 at the root of squares and in branches not selected, nothing else changed."""
+"""onnxgrad/grad/safe_forms.py: 0 at the root and in branches not selected, nothing else changed."""
 
 from __future__ import annotations
 
@@ -58,6 +58,12 @@ ROOTS = {
     "1.5-norm": ABS
     + "s = Pow (a, odd) v = ReduceSum <keepdims = 0> (s, last) y = Pow (v, inverse)",
     "0.5-norm": ABS + "s = Pow (a, half) v = ReduceSum <keepdims = 0> (s, last) y = Pow (v, two)",
+    "std, cast": """m = ReduceMean (x, last) d = Sub (x, m) s = Mul (d, d) c = Cast <to = 11> (s)
+        v = ReduceMean <keepdims = 0> (c, last) w = Cast <to = 1> (v) y = Sqrt (w)""",
+    "bounded by 0": """m = Mul (x, three) s = Mul (m, m) v = ReduceSum <keepdims = 0> (s, last)
+        t = ReduceSum <keepdims = 0> (x, last) u = Mul (t, t) d = Sub (v, u) w = Max (d, zero) y = Sqrt (w)""",
+    "clipped at 0": """m = Mul (x, three) s = Mul (m, m) v = ReduceSum <keepdims = 0> (s, last)
+        t = ReduceSum <keepdims = 0> (x, last) u = Mul (t, t) d = Sub (v, u) w = Clip (d, zero) y = Pow (w, half)""",
     "squares": "v = ReduceSumSquare <keepdims = 0> (x, last) y = Sqrt (v)",
     "two norms": """s = Mul (x, x) v = ReduceSum <keepdims = 0> (s, last) w = Mul (v, two) u = Mul (v, w) y = Sqrt (u)""",
 }
@@ -77,6 +83,8 @@ BRANCHES = {
     "root": "l = Sqrt (x) p = Greater (x, zero) y = Where (p, l, x)",
     "sinc": "s = Sin (x) d = Div (s, x) p = Equal (x, zero) y = Where (p, two, d)",
     "x log x": "l = Log (x) m = Mul (x, l) p = Greater (x, zero) y = Where (p, m, zero)",
+    "a branch within a branch": """l = Log (x) m = Mul (x, l) n = IsNaN (x) w = Where (n, x, m)
+        p = Greater (x, zero) y = Where (p, w, zero)""",
     "powers": "s = Pow (x, half) t = Mul (s, two) p = Greater (x, zero) y = Where (p, t, x)",
     "overflow": "h = Mul (x, below) w = Mul (h, below) e = Exp (w) p = Less (w, two) y = Where (p, e, x)",
     "bounded": "a = Abs (x) l = Log (a) m = Max (l, below) y = Mul (m, m)",
@@ -93,6 +101,7 @@ def test_a_branch_not_selected_passes_nothing(name: str) -> None:
 UNTOUCHED = {
     "a number is added": "s = Mul (x, x) v = ReduceMean (s, last) w = Add (v, tiny) y = Sqrt (w)",
     "odd powers": "s = Pow (x, three) v = ReduceSum (s, last) y = Pow (v, third)",
+    "bounded elsewhere": "v = Max (x, tiny) y = Sqrt (v)",
     "no squares": "s = Abs (x) v = ReduceSum (s, last) y = Sqrt (v)",
     "two readers": "l = Log (x) p = Greater (x, zero) w = Where (p, l, zero) y = Add (w, l)",
     "a matrix product": "t = Transpose (x) l = MatMul (x, t) e = Sin (l) p = Greater (l, zero) y = Where (p, e, zero)",
@@ -129,7 +138,7 @@ def test_the_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     given = ["grad", str(path), "-o", str(tmp_path / "g.onnx"), "--no-verify"]
     assert main(given) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "0 in place of NaN: the root of squares 'y' (--no-safe: as written)" in said
+    assert "0 in place of NaN: the root 'y' (--no-safe: as written)" in said
     assert main([*given, "--no-safe"]) == 0
     assert "NaN" not in capsys.readouterr().out
 
@@ -150,8 +159,10 @@ CASES: dict[str, str] = {
     "matrix_norm": "torch.linalg.matrix_norm(x * 0)",
     **{f"normalize {p}": f"F.normalize(x, p={p}, dim=-1)" for p in (1, 2, 3)},
     "cosine_similarity": "F.cosine_similarity(x, z, dim=-1)",
+    "cosine_similarity, one 0": "F.cosine_similarity(x, x + 1, dim=-1)",
     **{f"cdist {p}": f"torch.cdist(x, z, p={p})" for p in ("1.0", "2.0", "3.0")},
     "cdist of itself": "torch.cdist(x, x)",
+    "cdist by products": "torch.cdist(x, z, compute_mode='use_mm_for_euclid_dist')",
     "PairwiseDistance": "torch.nn.PairwiseDistance()(x, z)",
     "PairwiseDistance 0": "torch.nn.PairwiseDistance(eps=0)(x, z)",
     "logsumexp": "torch.logsumexp(x, -1)",
@@ -170,13 +181,18 @@ CASES: dict[str, str] = {
 WRITTEN = {
     "sqrt of squares": "(x * x).sum(-1).sqrt()",
     "sqrt of a mean": "(x * x).mean(-1).sqrt()",
+    "sqrt of clamp": "torch.sqrt((x @ x.T).clamp(min=0))",
     "where log": "torch.where(x > 0, torch.log(x), 0.0)",
     "where sqrt": "torch.where(x > 0, torch.sqrt(x), 0.0)",
     "where quotient": "torch.where(x != 0, torch.sin(x) / x, 1.0)",
     "where power": "torch.where(x > 0, x**0.5, 0.0)",
 }
-# TorchScript's exporter writes another function: no absolute values, no epsilon, NaN at the origin
-ANOTHER = {(name, False) for name in ("cdist 1.0", "cdist 3.0", "PairwiseDistance", "atan2")}
+# TorchScript's exporter writes another function: no absolute values, no epsilon, NaN at the origin, an epsilon for the
+# product of two norms in place of one for each
+ANOTHER = {
+    (name, False)
+    for name in ("cdist 1.0", "cdist 3.0", "PairwiseDistance", "atan2", "cosine_similarity, one 0")
+}
 # the exporter refuses these
 REFUSED = {(name, False) for name in ("huber", "smooth_l1", "sinc")} | {
     (f"cdist {p}", True) for p in ("1.0", "2.0", "3.0", "of itself")

@@ -82,9 +82,9 @@ vjp(
 def _extremum(g: Var, y: Var, xs: Sequence[Var], wanted: Sequence[bool]) -> list[Any]:
     if len(xs) == 1:
         return [g]
-    masks = [as_number(op.Equal(x, y), y) for x in xs]
-    share = g / op.Sum(*masks)
-    return [share * m if needed else None for m, needed in zip(masks, wanted)]
+    masks = [op.Equal(x, y) for x in xs]
+    share = g / op.Sum(*(as_number(m, y) for m in masks))
+    return [op.Where(m, share, 0.0) if needed else None for m, needed in zip(masks, wanted)]
 
 
 vjp_all("Max", _extremum, notes="equal operands share the adjoint evenly", compares=True)

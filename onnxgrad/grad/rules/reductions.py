@@ -70,8 +70,9 @@ def _reduction(
 
 
 def _extremum(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
-    mask = as_number(op.Equal(x, r.back(y)), x)
-    return mask * r.back(divided(g, r.again(op.ReduceSum, counting(mask))))
+    mask = op.Equal(x, r.back(y))
+    count = r.again(op.ReduceSum, counting(as_number(mask, x)))
+    return op.Where(mask, r.back(divided(g, count)), 0.0)
 
 
 def _prod(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
