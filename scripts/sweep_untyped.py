@@ -53,8 +53,12 @@ def without_ranks(model: ModelProto) -> ModelProto:
     """Returns the model, which declares no shapes of float inputs and results."""
     made = ModelProto()
     made.CopyFrom(model)
+    # roi and scales are vectors, whose length shows the rank of an image
+    vectors = {
+        name for node in made.graph.node if node.op_type == "Resize" for name in node.input[1:]
+    }
     for v in [*made.graph.input, *made.graph.output]:
-        if v.type.tensor_type.elem_type in _FLOATS:
+        if v.type.tensor_type.elem_type in _FLOATS and v.name not in vectors:
             v.type.tensor_type.ClearField("shape")
     return made
 

@@ -135,8 +135,8 @@ _DEEPEST = (
 # they return elements, or sums of elements, of their first operand
 _ADDS_UP = frozenset(
     {
-        "Cast", "Expand", "Flatten", "Identity", "ReduceMean", "ReduceSum", "Reshape", "Slice", "Squeeze",
-        "Transpose", "Unsqueeze",
+        "Cast", "Expand", "Flatten", "Identity", "ReduceMean", "ReduceSum", "Reshape", "Slice",
+        "Squeeze", "Transpose", "Unsqueeze",
     }
 )  # fmt: skip
 

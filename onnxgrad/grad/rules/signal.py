@@ -158,6 +158,8 @@ class _Frames:
         binding: Binding,
     ) -> None:
         self.window, self.binding = window, binding
+        if signal.rank is None and binding.attr("onesided"):
+            signal = op.Reshape(signal, [0, -1, 1])  # real, of two or three axes
         self.signal = op.Unsqueeze(signal, [2]) if signal.rank == 2 else signal
         self.parts = _parts(self.signal, binding)
         if frame_length is not None:

@@ -29,6 +29,16 @@ _FIXED: dict[str, Ranks] = {
 }
 _KERNEL_TOO = frozenset({"Conv", "ConvTranspose", "DeformConv"})
 _WINDOWED = _KERNEL_TOO | {"AveragePool", "LpPool", "MaxPool", "MaxUnpool"}
+# their first operands, so many of them, have the rank of the result
+_AS_RESULT = {
+    "AveragePool": 1,
+    "Conv": 2,
+    "ConvTranspose": 2,
+    "GridSample": 2,
+    "LpPool": 1,
+    "MaxPool": 1,
+    "Resize": 1,
+}
 # the first GridSample with volumes
 _VOLUMES = 20
 
@@ -40,7 +50,7 @@ def imply_ranks(block: BindingBlock) -> list[Var]:
     An operator in a nested block may never run, so it implies nothing about values outside.
     """
     found: list[Var] = []
-    for b in block.walk():
+    for b in reversed(list(block.walk())):  # results imply operands
         for i, rank in _ranks(b):
             v = b.operand(i)
             if v is None or v.block is not b.block or not isinstance(v.type, TensorType):
@@ -56,9 +66,22 @@ def _ranks(b: Binding) -> Iterator[tuple[int, int]]:
     if b.domain not in ("", "ai.onnx.preview"):
         return
     yield from _FIXED.get(b.op, {}).items()
+    if known := _rank(b.result(0)):
+        yield from ((i, known) for i in range(_AS_RESULT.get(b.op, 0)))
+    yield from _attention_ranks(b)
     if b.op in _WINDOWED and (axes := _window_axes(b)):
         yield from ((i, axes + 2) for i in range(2 if b.op in _KERNEL_TOO else 1))
-    elif b.op == "Attention":
+    elif b.op == "Resize" and not b.attr("axes"):
+        yield from ((0, n) for n in map(_length, (b.operand(2), b.operand(3))) if n)
+    elif b.op == "DequantizeLinear" and b.attr("block_size"):
+        yield from ((i, known) for i in (1, 2) if (known := _rank(b.operand(0))))
+    elif b.op == "GridSample":
+        known = 4 if b.version < _VOLUMES else _rank(b.operand(0)) or _rank(b.operand(1))
+        yield from ((i, known) for i in (0, 1) if known)
+
+
+def _attention_ranks(b: Binding) -> Iterator[tuple[int, int]]:
+    if b.op == "Attention":
         yield from ((i, 4) for i in (4, 5))
         if not b.attr("q_num_heads"):  # which operands with three axes need
             yield from ((i, 4) for i in range(3))
@@ -67,11 +90,6 @@ def _ranks(b: Binding) -> Iterator[tuple[int, int]]:
         yield from ((1, cached), (2, cached))
         if not b.attr("num_heads"):
             yield 0, 4
-    elif b.op == "Resize" and not b.attr("axes"):
-        yield from ((0, n) for n in map(_length, (b.operand(2), b.operand(3))) if n)
-    elif b.op == "GridSample":
-        known = 4 if b.version < _VOLUMES else _rank(b.operand(0)) or _rank(b.operand(1))
-        yield from ((i, known) for i in (0, 1) if known)
 
 
 def _window_axes(b: Binding) -> int:

@@ -46,6 +46,11 @@ CASES: dict[str, dict[str, np.ndarray]] = {
         "x": normal(1, 2, 4, 4), "w": normal(2, 2, 2, 2), "o": normal(1, 8, 3, 3) * np.float32(0.3),
     },
     "y = DepthToSpace <blocksize = 2> (x)": {"x": normal(1, 4, 2, 3)},
+    "y = DequantizeLinear <axis = 1, block_size = 2> (q, s, z)": {
+        "q": np.arange(8, dtype=np.uint8).reshape(2, 4, 1), "s": positive(2, 2, 1), "z": np.zeros((2, 2, 1), np.uint8),
+    },
+    "y = STFT (x, i, , n)": {"x": normal(2, 9, 1), "i": np.array(2), "n": np.array(4)},
+    "y = STFT (x, i, w)": {"x": normal(2, 9, 1), "i": np.array(2), "w": normal(4)},
     "y = ConvTranspose <kernel_shape = [2, 2]> (x, w)": {"x": normal(1, 2, 3, 3), "w": normal(2, 2, 2, 2)},
 }  # fmt: skip
 _ATTENTION = {n: normal(1, 2, 3, 4, seed=i) for i, n in enumerate("qkv")}
@@ -108,6 +113,21 @@ def test_windows_and_grids() -> None:
     model = without_shapes(onnx.parser.parse_model(text))
     ranks = {v.name: v.rank for v in imply_ranks(onnxgrad.load(model).main)}
     assert ranks == {"x": 5, "z": 4, "grid": 4}
+
+
+def test_operands_have_the_declared_rank_of_the_result() -> None:
+    text = """<ir_version: 9, opset_import: ["": 21]> g (float x, float w, float grid, float s) => (float[N,C,D,H,W] y) {
+        c = ConvTranspose (x, w)
+        r = Resize (c, , s)
+        y = GridSample (r, grid)
+    }"""
+    model = onnx.parser.parse_model(text)
+    for v in model.graph.input:
+        v.type.tensor_type.ClearField("shape")
+    ranks = {v.name: v.rank for v in imply_ranks(onnxgrad.load(model).main)}
+    assert {n: ranks[n] for n in ("r", "grid", "c", "x", "w")} == dict.fromkeys(
+        ("r", "grid", "c", "x", "w"), 5
+    )
 
 
 def test_an_array_leaves_arithmetic_to_a_value() -> None:
