@@ -134,6 +134,7 @@ def rows_of_result(root: Binding) -> Any:
         return None
     shape = result.shape or ()
     decline_if(result.use_count > 1, f"all rows of {result.name} have other readers")
+    decline_if(0 in shape, f"{result.name} has no elements")
     decline_if(
         (element_count(shape[rows.lead :]) or 0) < _WIDTH,
         f"rows of less than {_WIDTH} elements are computed as fast as they are taken",

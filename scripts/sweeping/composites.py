@@ -145,7 +145,7 @@ def _rows(g: Block, width: int, batch: Any = None) -> Value | None:
             u.dtype == g.names.dtype
             and len(u.dims) == 3
             and isinstance(u.dims[2], int)
-            and all(isinstance(d, int) or d == "N" for d in u.dims)
+            and all(isinstance(d, int) or d in ("N", "S") for d in u.dims)
             and (batch is None or u.dims[0] == batch)
         )
     )

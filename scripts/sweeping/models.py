@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
-from scripts.sweeping import composites  # noqa: F401  # registers its steps
+from scripts.sweeping import composites, selections  # noqa: F401  # they register their steps
 from scripts.sweeping.graphs import BOOL, INT, Block, Names, Value
 from scripts.sweeping.steps import STEPS, step
 
@@ -25,7 +25,11 @@ INPUTS: tuple[tuple[int | str, ...], ...] = (
     (2, 2),
     ("N", 3, 2),
     (2, 3, 4),
+    ("N", "S", 4),
+    (2, 9, 8),
 )
+# sizes of the symbols, in turns
+_SIZES = {"N": (1, 3), "S": (4, 2)}
 
 
 def random_model(rng: Random) -> ModelProto:
@@ -91,7 +95,7 @@ def random_feeds(rng: Random, model: ModelProto) -> list[dict[str, np.ndarray[An
             if value.name in given and (i < 2 or rng.random() < 0.5):
                 continue
             tensor = value.type.tensor_type
-            dims = [d.dim_value or (1, 3)[i % 2] for d in tensor.shape.dim]
+            dims = [d.dim_value or _SIZES[d.dim_param][i % 2] for d in tensor.shape.dim]
             kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
             feed[value.name] = np.array(
                 rng.choices(pool, k=int(np.prod(dims, dtype=int))), kind

@@ -119,6 +119,7 @@ STAY = {
     "one row of attention, with two new axes": (
         "float[B,9,32] x", "float y",
         "p = Attention <q_num_heads = 4, kv_num_heads = 4> (x, x, x) y = Gather <axis = 1> (p, within)", "not one row"),
+    "an empty batch": ("float[0,5,32] x", "float[0,64] y", "p = MatMul(x, w) y = Gather <axis = 1> (p, i)", "no elements"),
     "sums of nothing": (
         "float[2,9,0] x", "float[1,32] y", "p = MatMul(x, none) f = Reshape(p, flat) y = Gather(f, ones)", "is unknown or 0"),
     "two rows of attention": (

@@ -22,7 +22,7 @@ from onnxgrad.laws.composites.attention_chain import (
     scores_of,
 )
 from onnxgrad.laws.composites.attention_masks import replaced, spread, together
-from onnxgrad.laws.composites.conditions import require
+from onnxgrad.laws.composites.conditions import require, require_elements
 from onnxgrad.laws.composites.rotary import rotated_rows
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
@@ -109,6 +109,7 @@ def fit(query: Var, keys: Heads, values: Heads) -> None:
     q, k, v = query.shape, keys.value.shape, values.value.shape
     if q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4:
         raise decline("the axes of its queries, keys and values are not known to be four")
+    require_elements("Attention", query, keys.value, values.value)
     decline_if(
         not (same_dim(q[0], k[0]) and same_dim(q[0], v[0])),
         "its queries, keys and values are not known to be one batch",

@@ -19,7 +19,7 @@ _NEAR = 1e-6
 
 def require(root: Binding, needed: tuple[str, int], x: Var, dtypes: frozenset[int]) -> None:
     """Raises Decline unless the operator exists at the opset of `root`, and onnxruntime has it for
-    the dtype of `x` and rounds as the chain does.
+    the dtype and the sizes of `x` and rounds as the chain does.
     """
     op, opset = needed
     decline_if(
@@ -30,6 +30,13 @@ def require(root: Binding, needed: tuple[str, int], x: Var, dtypes: frozenset[in
     if x.dtype not in dtypes:
         dtype = dtype_name(x.dtype) if x.dtype else "unknown dtypes"
         raise decline(f"onnxruntime has no {op} for {dtype}, or its kernel rounds differently")
+    require_elements(op, x)
+
+
+def require_elements(op: str, *values: Var) -> None:
+    """Raises Decline if a value is known to be empty: kernels of composites refuse such values."""
+    for v in values:
+        decline_if(0 in (v.shape or ()), f"onnxruntime has no {op} of {v.name}, which is empty")
 
 
 def scalar(v: Var | None) -> float | None:

@@ -205,6 +205,8 @@ def test_weights_that_others_read_stay() -> None:
         ("float[2,4,T,4] k", "float[1,4,T,4] k", "one batch"),
         ("float[2,4,T,4] v", "float[2,1,T,4] v", "same heads"),
         ("[0, 1, 3, 2]", "[0, 1, 2, 3]", "not the transpose of keys"),
+        ("float[2,4,", "float[0,4,", "which is empty"),
+        ("4,S,4] q", "4,0,4] q", "which is empty"),
     ],
 )
 def test_operands_that_do_not_fit(old: str, new: str, reason: str) -> None:

@@ -82,6 +82,7 @@ STAY = {
     "an epsilon of the run": (HEAD.replace("float[8] b", "float eps").replace(", float eps = {0.00001}", ""), RMS["torch"], "epsilon is not a constant number"),
     "a weight of one": (HEAD.replace("float[8] w", "float[1] w"), RMS["torch"], "not a vector over the normalised axes"),
     "double": (HEAD.replace("float", "double"), RMS["torch"], "no RMSNormalization for f64"),
+    "rows of nothing": (HEAD.replace("8]", "0]"), RMS["torch"], "which is empty"),
 }  # fmt: skip
 
 
