@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import Shape, same_dim, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.composites.attention_masks import Replaced
@@ -128,10 +129,29 @@ def matrices_transposed(v: Var) -> Var | None:
         return None
     stack = matrices_transposed(middle.out)
     merge = None if stack is None else stack.definition
-    if not _keeps_matrices(b) or merge is None or not merge.is_op("Reshape"):
+    if merge is None or not merge.is_op("Reshape"):
         return None
-    x = merge.inputs[0]
-    return x if _keeps_matrices(merge) else None
+    kept = _keeps_matrices(b) and _keeps_matrices(merge)
+    return merge.inputs[0] if kept or _stacked(merge, b) else None
+
+
+def _stacked(merge: Binding, split: Binding) -> bool:
+    """Whether the targets are (-1, rows, width) and (batch, heads, width, rows) for an operand
+    (batch, heads, rows, width), of open sizes too: a 0 among them copies a 0, or no run splits.
+    """
+    x, given, wanted = merge.inputs[0], merge.inputs[1], split.inputs[1]
+    if x is None or x.shape is None or len(x.shape) != 4 or given is None or wanted is None:
+        return False
+    *lead, rows, width = x.shape
+    stack, heads = sizes(given), sizes(wanted)
+    return (
+        isinstance(width, int)
+        and width > 0
+        and stack is not None
+        and stack[0] == -1
+        and same_shape(stack[1:], (rows, width))
+        and same_shape(heads, (*lead, width, rows))
+    )
 
 
 def _keeps_matrices(reshape: Binding) -> bool:
