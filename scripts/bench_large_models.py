@@ -1,10 +1,10 @@
-"""Peak memory of commands that read a large model and write one: of their own process, without the
-processes of a proof, relative to the weights.
+"""Peak memory of commands that read a large model: of their own process, relative to the weights,
+without the processes that run models in a proof.
 
-    python scripts/bench_large_models.py [--gigabytes N] [COMMAND ...]
+    python scripts/bench_large_models.py [--gigabytes N] [--proved N] [ROW ...]
 
-The model is a chain of MatMul whose weights lie in an external file, or in the model's own. Proofs
-are off: their processes hold the models. Linux only.
+The model is a chain of MatMul whose weights lie in an external file, or in the model's own. The
+first table is without proofs, the second one with them, on a model of `--proved` GB. Linux only.
 """
 
 from __future__ import annotations
@@ -22,16 +22,29 @@ from onnx import TensorProto, helper
 
 SIDE = 4096  # of a weight: 64 MiB
 COMMANDS = {
-    "optimize": "optimize MODEL",
-    "float16": "float16 MODEL",
-    "convert-opset": "convert-opset MODEL --to 21",
-    "extract": "extract MODEL --outputs v2",
-    "rename": "edit MODEL --rename y=z",
-    "bind": "edit MODEL --bind c=1",
-    "join": "join MODEL MODEL --map y=x --map c=c --prefix B_",
-    "grad": "grad MODEL --wrt x --target y",
-    "open-batch": "open-batch MODEL --batch 1",
-    "train-step": "train-step MODEL --loss mse --wrt w0",
+    "optimize": "optimize MODEL -o OUT/o.onnx",
+    "float16": "float16 MODEL -o OUT/o.onnx",
+    "convert-opset": "convert-opset MODEL --to 21 -o OUT/o.onnx",
+    "extract": "extract MODEL --outputs v2 -o OUT/o.onnx",
+    "rename": "edit MODEL --rename y=z -o OUT/o.onnx",
+    "bind": "edit MODEL --bind c=1 -o OUT/o.onnx",
+    "join": "join MODEL MODEL --map y=x --map c=c --prefix B_ -o OUT/o.onnx",
+    "grad": "grad MODEL --wrt x --target y -o OUT/o.onnx",
+    "grad --split": "grad MODEL --wrt x --target y --split OUT/f.onnx OUT/b.onnx",
+    "grad --per-sample": "grad MODEL --wrt x --target y --adjoint input --per-sample -o OUT/o.onnx",
+    "grad --jvp": "grad MODEL --wrt x --target y --jvp -o OUT/o.onnx",
+    "grad --jacobian": "grad MODEL --wrt c --target y --jacobian -o OUT/o.onnx",
+    "vmap": "vmap MODEL --map x -o OUT/o.onnx",
+    "open-batch": "open-batch MODEL --batch 1 -o OUT/o.onnx",
+    "train-step": "train-step MODEL --loss mse --wrt w0 -o OUT/step",
+}
+PROOFS = {
+    **COMMANDS,
+    "float16 --keep auto": "float16 MODEL --keep auto -o OUT/o.onnx",
+    "grad --hvp": "grad MODEL --wrt x --target y[0,0] --hvp -o OUT/o.onnx",
+    "grad of all weights": "grad MODEL --wrt params --target y -o OUT/o.onnx",
+    "check-grad": "check-grad MODEL --wrt x --target y",
+    "verify": "verify MODEL MODEL",
 }
 
 
@@ -73,29 +86,36 @@ def peak(command: list[str]) -> tuple[int, float]:
     return most, time.perf_counter() - started
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("commands", nargs="*", default=list(COMMANDS))
-    parser.add_argument("--gigabytes", type=float, default=1.0)
-    args = parser.parse_args()
-    count = max(3, round(args.gigabytes * 2**30 / (4 * SIDE * SIDE)))
+def table(commands: dict[str, str], rows: list[str], gigabytes: float, *more: str) -> None:
+    """Print the peaks of the commands with the flags `more`."""
+    count = max(3, round(gigabytes * 2**30 / (4 * SIDE * SIDE)))
     size = count * 4 * SIDE * SIDE
+    print(f"\n{size / 1e9:.2f} GB of weights, {'without' if more else 'with'} a proof:\n")
     print("| command | weights in | peak, MB | peak / weights | seconds |")
     print("|---|---|---|---|---|")
     for inside in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             path = model(Path(folder), count, inside)
-            for name in args.commands:
+            for name in [name for name in commands if name in (rows or commands)]:
                 with tempfile.TemporaryDirectory() as made:
-                    words = COMMANDS[name].replace("MODEL", str(path)).split()
-                    line = [sys.executable, "-m", "onnxgrad", *words, "--no-verify", "-q", "-o"]
-                    most, seconds = peak([*line, f"{made}/out.onnx"])
+                    words = commands[name].replace("MODEL", str(path)).replace("OUT", made).split()
+                    most, seconds = peak([sys.executable, "-m", "onnxgrad", *words, *more, "-q"])
                 where = "its file" if inside else "an external file"
                 share = most * 1024 / size
                 print(
                     f"| {name} | {where} | {most * 1024 / 1e6:.0f} | {share:.2f} | {seconds:.0f} |",
                     flush=True,
                 )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*")
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--proved", type=float, default=0.2)
+    args = parser.parse_args()
+    table(COMMANDS, args.rows, args.gigabytes, "--no-verify")
+    table(PROOFS, args.rows, args.proved)
 
 
 if __name__ == "__main__":

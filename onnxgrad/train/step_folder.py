@@ -19,7 +19,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import Content, save_together
-from onnxgrad.ir.storage.atomic_files import regular, text_of, write_whole
+from onnxgrad.ir.storage.atomic_files import hash_file, regular, text_of, write_whole
 from onnxgrad.ir.storage.external_data import Digests, sources
 from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, pieces, read_without_weights
 from onnxgrad.ir.var import Var
@@ -39,7 +39,6 @@ from onnxgrad.wording import option, perhaps
 MANIFEST = "manifest.json"
 # test vectors of clients: folders with steps, and the file of each with batches and losses
 VECTORS, VECTOR = Path(__file__).with_name("test_vectors"), "vector.safetensors"
-_PIECE = 1 << 20
 # metadata that onnxgrad or onnxruntime reads
 _OF_USE = ("onnxgrad.", "layer_ann")
 
@@ -236,9 +235,7 @@ def _digest(path: Path, staged: Mapping[Path, Path]) -> str:
     )
     for file in (model, *sorted(beside)):
         try:
-            with open(regular(staged.get(file, file)), "rb") as opened:
-                while piece := opened.read(_PIECE):
-                    found.update(piece)
+            hash_file(found, regular(staged.get(file, file)))
         except OSError as error:
             raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
     return found.hexdigest()

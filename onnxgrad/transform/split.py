@@ -29,6 +29,7 @@ from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import load_own, program_of
 from onnxgrad.ir.program import Program, cut
 from onnxgrad.ir.save import Content, save_together, to_proto
+from onnxgrad.ir.storage.atomic_files import hash_file
 from onnxgrad.ir.types import TensorType, byte_count, dtype_name
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
@@ -278,7 +279,10 @@ def save_split(split: Split, forward: Path, backward: Path) -> Path:
 
     def described(staged: Mapping[Path, Path]) -> bytes:
         paths = {k: staged[forward.resolve().parent / name] for k, name in files.items()}
-        sha256 = {k: hashlib.sha256(p.read_bytes()).hexdigest() for k, p in paths.items()}
+        found = {k: hashlib.sha256() for k in paths}
+        for k, path in paths.items():
+            hash_file(found[k], path)
+        sha256 = {k: digest.hexdigest() for k, digest in found.items()}
         return split.manifest.to_json(**files, sha256=sha256).encode()
 
     save_together(forward.parent, {**programs, manifest.name: described})

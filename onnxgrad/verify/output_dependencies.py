@@ -6,13 +6,14 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.ir.protobufs import elements, every_graph, every_node, graphs_of, reads, scheduled
+from onnxgrad.ir.types import Array
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import typed
@@ -134,18 +135,26 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
         return {}
     if sum(math.prod(t.dims) for s in (a, b) for _, t in _tensors(s.proto)) > _ELEMENTS:
         return _by_output(b, list(_tensors(b.proto)))
-    before, after = a.weights(), list(_tensors(b.weights()))
-    known = {_content(t) for _, t in _tensors(before)}
-    contents = [_content(t) for _, t in after]
+    # read one by one: together they may be as large as the model
+    known = {_content(a.read(t)) for _, t in _tensors(a.proto)}
+    after = list(_tensors(b.proto))
+    contents = [_content(b.read(t)) for _, t in after]
     changed = [found for found, content in zip(after, contents) if content not in known]
     if claimed or not changed:
         return _by_output(b, changed)
     if known <= set(contents):
         return {}  # all weights of a are still there: none was replaced by a computed one
-    old = np.unique(
-        np.concatenate([np.array([0.0, 1.0]), *(_values(t) for _, t in _tensors(before))])
+    values = np.unique(np.concatenate([_values(b.read(t)) for _, t in changed]))
+    if not values.size:
+        return {}
+    old = (values == 0.0) | (values == 1.0)
+    for _, t in _tensors(a.proto):
+        theirs = _values(a.read(t))
+        places = _places(theirs, values)
+        old[places[values[places] == theirs]] = True
+    return _by_output(
+        b, [found for found in changed if not old[_places(_values(b.read(found[1])), values)].all()]
     )
-    return _by_output(b, [found for found in changed if not _all_among(_values(found[1]), old)])
 
 
 def _by_output(model: ProofModel, changed: list[_Placed]) -> dict[str, set[int]]:
@@ -164,10 +173,9 @@ def _by_output(model: ProofModel, changed: list[_Placed]) -> dict[str, set[int]]
     }
 
 
-def _all_among(values: np.ndarray[Any, Any], known: np.ndarray[Any, Any]) -> bool:
-    """Returns whether each value is among the `known` values, which are sorted."""
-    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return bool((known[places] == values).all())
+def _places(values: Array, among: Array) -> Array:
+    """Returns where each value stands, or would stand, among others, which are sorted."""
+    return np.minimum(np.searchsorted(among, values), len(among) - 1)
 
 
 def _content(tensor: TensorProto) -> tuple[int, bytes]:

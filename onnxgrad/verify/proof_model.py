@@ -78,6 +78,19 @@ class ProofModel:
     proto: onnx.ModelProto
     weights: Callable[[], onnx.ModelProto]
 
+    def read(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
+        """Returns a tensor of `proto` with its elements. Raises InputError if they are missing,
+        damaged or outside the folder.
+        """
+        if tensor.data_location != onnx.TensorProto.EXTERNAL or not isinstance(
+            self.source, (str, os.PathLike)
+        ):
+            return tensor
+        try:
+            return internalize(tensor, Path(self.source).parent)
+        except InputError as error:
+            raise InputError(f"{self.source}: {error}") from error
+
     def apart(self) -> tuple[onnx.ModelProto, str | None]:
         """Returns the model, to be changed and run in onnxruntime, and the folder of the weights
         that are not in it; None: all are.

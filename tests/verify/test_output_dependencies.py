@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper
 
+from onnxgrad.errors import InputError
 from onnxgrad.verify.output_dependencies import float_types, new_weights
-from onnxgrad.verify.proof_model import proof_model
+from onnxgrad.verify.proof_model import ProofModel, proof_model
 from tests.helpers import parse
 
 
@@ -79,3 +84,46 @@ def test_new_weights_in_constants_of_nodes(nested: bool) -> None:
     text = f"g (float[2] x, bool p) => (float[2] y, float[2] z) {{ {one} z = Neg(x) }}"
     a, b = parse(text % "2, 3"), parse(text % "2, 3.5")
     assert new_weights(proof_model(a), proof_model(b)) == {"y": {TensorProto.FLOAT}, "z": set()}
+
+
+def _floats(model: ModelProto, **arrays: list[float]) -> ModelProto:
+    for name, values in arrays.items():
+        tensor = numpy_helper.from_array(np.float32(values), name)
+        model.graph.initializer.append(tensor)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("values", "new"),
+    [
+        ([2.0, 3.0, 5.0], False),  # split and merged
+        ([0.0, 1.0, 2.0], False),
+        ([2.0, 6.0, 5.0], True),
+        ([np.nan, np.inf, np.nan], False),
+    ],
+)
+def test_the_weights_of_files_are_read_one_by_one(
+    tmp_path: Path, values: list[float], new: bool
+) -> None:
+    text = "g (float[3] x) => (float[3] y) { a = Mul (x, v) b = Add (a, w) y = Sub (b, u) }"
+    a = _floats(parse(text), u=[9, 9, 9], v=[3, 2, 7], w=[5, -1, 0])
+    b = _floats(parse(text), u=[9, 9, 9], v=values, w=[5, -1, 0])
+    found = []
+    for name, model in (("a", a), ("b", b)):
+        kept = copy.deepcopy(model)
+        onnx.save(
+            model,
+            tmp_path / name,
+            save_as_external_data=True,
+            size_threshold=0,
+            location=f"{name}.data",
+        )
+        made = proof_model(tmp_path / name)
+        found.append(ProofModel(made.source, made.proto, lambda: pytest.fail("all are read")))
+        assert [made.read(t).raw_data for t in made.proto.graph.initializer] == [
+            t.raw_data for t in kept.graph.initializer
+        ]
+    assert new_weights(*found) == ({"y": {TensorProto.FLOAT}} if new else {})
+    (tmp_path / "b.data").unlink()
+    with pytest.raises(InputError, match="external data of initializer 'u' cannot be read"):
+        new_weights(*found)

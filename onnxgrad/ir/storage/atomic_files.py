@@ -19,11 +19,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 from onnxgrad.errors import InputError
 
 _LARGEST_TEXT = 1 << 28  # bytes
+_PIECE = 1 << 20
 _REFUSED = {stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
 
 
@@ -41,6 +42,13 @@ def regular(path: Path, most: int | None = None) -> Path:
             f"{path}: has {found.st_size:,} bytes, more than the {most:,} that are read"
         )
     return path
+
+
+def hash_file(digest: Any, path: Path) -> None:
+    """Adds the bytes of a file to a hash of `hashlib`, in pieces."""
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
 
 
 def text_of(path: Path) -> str:

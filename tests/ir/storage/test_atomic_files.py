@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import socket
@@ -239,3 +240,11 @@ def test_an_interrupt_leaves_either_all_old_files_or_none(
         staging.publish((part, out))
     left = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     assert left == ({"o.onnx": b"new"} if published else {"o.onnx": b"old", "o.data": b"weights"})
+
+
+def test_a_file_is_hashed_in_pieces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(atomic_files, "_PIECE", 7)
+    (tmp_path / "a").write_bytes(data := bytes(range(250)))
+    digest = hashlib.sha256(b"before")
+    atomic_files.hash_file(digest, tmp_path / "a")
+    assert digest.digest() == hashlib.sha256(b"before" + data).digest()
