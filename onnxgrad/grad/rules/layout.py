@@ -129,7 +129,7 @@ def _pad_at_run_time(g: Var, x: Var, y: Var, starts: Sequence[int]) -> Var:
 
 def _scatter_slice(g: Var, x: Var, binding: Binding) -> Var:
     """Slices the numbers of the elements like the elements, and puts each part of g there."""
-    numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
+    numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x), allowzero=1)
     taken = op.Slice(numbers, *binding.inputs[1:])
     flat_zeros = op.Reshape(zeros_like(x), [-1])
     flat = op.ScatterElements(flat_zeros, op.Reshape(taken, [-1]), op.Reshape(g, [-1]), axis=0)
@@ -150,7 +150,7 @@ def _pad(
         opposite = op.Neg(pads) if isinstance(pads, Var) else [-p for p in pads]
         return pad(g, opposite, binding.operand(3))
     # pad the elements' numbers like the elements, to find where each part of g came from
-    numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x))
+    numbers = op.Reshape(op.Range(np.int64(0), op.Size(x), np.int64(1)), op.Shape(x), allowzero=1)
     source = op.Pad(numbers, binding.inputs[1], None, binding.operand(3), mode=mode)
     return add_at_numbers(g, x, source)
 

@@ -254,7 +254,7 @@ vjp_all("Einsum", _einsum, broadcasts=True)
 def _det(g: Var, y: Var, x: Var) -> Var:
     if x.rank is None:
         rows = op.Reshape(x, op.Concat([-1], op.Shape(x, start=-2), axis=0))
-        return op.Reshape(_det(op.Reshape(g, [-1]), y, ranked(rows, 3)), op.Shape(x))
+        return reshape_like(_det(op.Reshape(g, [-1]), y, ranked(rows, 3)), x)
     lead = x.rank - 2
     adjoint = op.Unsqueeze(g, [-2, -1])
     n = x.shape[-1] if x.shape is not None and isinstance(x.shape[-1], int) else None

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import FORM, vjp, vjp_all
+from onnxgrad.grad.registry import FORM, body, vjp, vjp_all
 from onnxgrad.grad.rules._common import (
     as_count,
     divided,
@@ -353,3 +353,14 @@ def _lrn(g: Var, y: Var, x: Var, size: int, alpha: float, beta: float, bias: flo
 
 
 vjp("LRN", _lrn)
+
+
+def _mean_variance_normalization(x: Var, axes: Sequence[int]) -> Var:
+    """d / (sqrt(mean d²) + 1e-9), d = x - mean x. The schema has mean x² - (mean x)², which loses
+    digits and whose root has an infinite slope where x is constant.
+    """
+    d = x - op.ReduceMean(x, list(axes))
+    return d / (op.Sqrt(op.ReduceMean(d * d, list(axes))) + 1e-9)
+
+
+body("MeanVarianceNormalization", _mean_variance_normalization)

@@ -64,6 +64,8 @@ def _complex(v: Var) -> Var:
 
 def _parts(v: Var, binding: Binding) -> int:
     parts = v.shape[-1] if v.shape is not None else None
+    if not isinstance(parts, int) and binding.attr("onesided"):  # one side of real numbers
+        parts = 2 if binding.attr("inverse", 0) else 1
     if parts == 1 or parts == 2:
         return int(parts)
     raise InputError(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from onnxgrad import gradient
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model, operators
 
 
@@ -49,6 +50,14 @@ def test_a_slice_that_starts_before_the_beginning(symbolic: bool) -> None:
         check_op("y = Slice (x, s, e, a)", {"x": normal(5, 3), **given}, symbolic=True)
     else:
         check_op("y = Slice (x, s, e, a)", {"x": normal(5, 3)}, constants=given)
+
+
+def test_a_slice_backwards_of_nothing() -> None:
+    bounds = {"s": ints(-1), "e": ints(-1000), "a": ints(1), "t": ints(-1)}
+    x = np.zeros((3, 0), np.float32)
+    model = op_model("y = Slice (x, s, e, a, t)", {"x": x}, constants=bounds, symbolic=True)
+    found = run(gradient(model, adjoint="input"), {"x": x, "y_grad": x})["x_grad"]
+    assert found.shape == (3, 0)
 
 
 def test_what_was_turned_round_is_turned_back() -> None:

@@ -105,6 +105,17 @@ def test_through_the_body(node: str) -> None:
     check_op(node, feeds, opset=23, seeds=(0,))
 
 
+@pytest.mark.parametrize("axes", [[1], [0, 1]])
+def test_mean_variance_normalization_of_equal_numbers(axes: list[int]) -> None:
+    """A single number is normalized to 0, so its gradient is 0; that of equal numbers is finite."""
+    x = np.float32([[[0.3, -1.2]]])
+    check_op(f"y = MeanVarianceNormalization <axes = {axes}> (x)", {"x": x}, seeds=(0,))
+    equal = np.full((2, 3, 4), 0.7, np.float32)
+    model = op_model(f"y = MeanVarianceNormalization <axes = {axes}> (x)", {"x": equal})
+    feeds = {"x": equal, "y_grad": normal(2, 3, 4)}
+    assert np.isfinite(run(gradient(model, adjoint="input"), feeds)["x_grad"]).all()
+
+
 def test_attention_with_a_row_that_sees_nothing_passes_nothing_there() -> None:
     mask = np.array([[True, True], [False, False]])
     feeds = {

@@ -48,6 +48,14 @@ def test_inverse_of_a_one_sided_spectrum(length: int | None) -> None:
     )
 
 
+def test_one_side_shows_whether_the_operand_is_real() -> None:
+    """Its last axis need not be known."""
+    feeds = {"x": normal(2, 5, 1)}
+    check_op("y = DFT <onesided = 1> (x)", feeds, symbolic=True, seeds=(0,))
+    node = "y = DFT <inverse = 1, onesided = 1> (x)"
+    check_op(node, {"x": normal(2, 4, 2)}, symbolic=True, onnxruntime=False, seeds=(0,))
+
+
 @pytest.mark.parametrize("fed", ["", "n", "a", "na"])
 @pytest.mark.parametrize("attributes", [*ATTRIBUTES, "<inverse = 1, onesided = 1>"])
 def test_what_only_the_run_knows(attributes: str, fed: str) -> None:

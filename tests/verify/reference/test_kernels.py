@@ -508,3 +508,15 @@ def test_bits_of_floats() -> None:
     found = reference(parse(text, opset=26), {"x": x})
     np.testing.assert_array_equal(found["i"], x.view(np.int32))  # type: ignore[arg-type]
     np.testing.assert_array_equal(found["y"], x)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("ignored", [-1, 1, 7])
+def test_labels_that_are_ignored(reduction: str, ignored: int) -> None:
+    labels = np.array([[ignored, 0], [2, 1]])
+    for weights in ("", ", w"):
+        agrees(
+            f"""g (float[2,3,2] x, int64[2,2] t, float[3] w) => (float{"[2,2]" if reduction == "none" else ""} y) {{
+              y = NegativeLogLikelihoodLoss <ignore_index = {ignored}, reduction = "{reduction}"> (x, t{weights}) }}""",
+            t=labels,
+        )

@@ -160,3 +160,19 @@ def _step(
         rate = rate * np.sqrt(1 - beta**t) / (1 - alpha**t)
     x = x - rate * v / (np.sqrt(h) + call["epsilon"])
     return (1 - call["norm_coefficient_post"]) * x, v, h
+
+
+@kernel("NegativeLogLikelihoodLoss", why="wrong")
+def negative_log_likelihood_loss(
+    call: Call, x: Array, target: Array, weight: Array | None = None
+) -> Array:
+    """Averages by the weights of the labels that count; onnx.reference counts a label of -1 even if
+    it is to be ignored.
+    """
+    counts = target != call["ignore_index"]
+    label = np.where(counts, target, 0)
+    weights = counts * (1.0 if weight is None else weight[label])
+    loss = -np.take_along_axis(x, label[:, None], axis=1)[:, 0] * weights
+    if call["reduction"] == "none":
+        return np.asarray(loss)
+    return np.asarray(loss.sum() / (weights.sum() if call["reduction"] == "mean" else 1.0))
