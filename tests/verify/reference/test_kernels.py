@@ -520,3 +520,11 @@ def test_labels_that_are_ignored(reduction: str, ignored: int) -> None:
               y = NegativeLogLikelihoodLoss <ignore_index = {ignored}, reduction = "{reduction}"> (x, t{weights}) }}""",
             t=labels,
         )
+
+
+@pytest.mark.parametrize("axis", [-2, -1, 0, 1, 2, 3])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (2, 1, 3)])
+def test_flatten_and_products_without_elements(shape: tuple[int, ...], axis: int) -> None:
+    sizes, last = ",".join(map(str, shape)), shape[-1]
+    agrees(f"g (float[{sizes}] x) => (float[A,B] y) {{ y = Flatten <axis = {axis}> (x) }}")
+    agrees(f"g (float[{sizes}] x, float[{last},2] w) => (float[A,B,C] y) {{ y = MatMul (x, w) }}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,13 @@ def reshape(call: Call, x: Array, shape: Array | None = None) -> Array:
     if not call["allowzero"]:
         wanted = [x.shape[axis] if n == 0 else n for axis, n in enumerate(wanted)]
     return x.reshape(wanted)
+
+
+@kernel("Flatten", why="wrong")
+def flatten(call: Call, x: Array) -> Array:
+    """onnx.reference fails on a tensor without elements."""
+    axis = call["axis"]
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 @kernel("Concat", why="opset")

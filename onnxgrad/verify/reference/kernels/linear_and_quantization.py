@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -29,7 +31,8 @@ def product(a: Array, b: Array) -> Array:
 @kernel("MatMul", why="speed")
 def matmul(call: Call, a: Array, b: Array) -> Array:
     if b.ndim == 2 and a.ndim > 2:  # one large product is faster than a batch of small ones
-        return product(a.reshape(-1, a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[1])
+        rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+        return product(rows, b).reshape(*a.shape[:-1], b.shape[1])
     return product(a, b)
 
 
