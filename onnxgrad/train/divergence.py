@@ -37,13 +37,15 @@ def norm_of(manifest: Manifest, metrics: Mapping[str, Array]) -> float | None:
     return None if norm is None else float(norm)
 
 
-def diverged(number: int, what: str, first: str | None) -> str:
-    """Returns one line about the end of training, with the first value that is not finite."""
-    where = (
-        f"the first value that is not finite is '{first}'"
-        if first
-        else "all values of the model are finite"
-    )
+def diverged(number: int, what: str, first: str | None, narrow: str | None) -> str:
+    """Returns one line about the end of training, with the first value that is not finite. narrow:
+    the dtype of products, if it is not float32.
+    """
+    where = "all values of the model are finite"
+    if first:
+        where = f"the first value that is not finite is '{first}'"
+    elif narrow:
+        where += f" in float32: a product overflows in {narrow}"
     return f"step {number}: {what}; {where}. The parameters are those before this step"
 
 

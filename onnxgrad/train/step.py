@@ -181,9 +181,9 @@ def _with_loss(
     own_outputs, place = list(block.outputs), Place(block)
     chosen = loss_of(loss, place)
     target = emit_loss(place, chosen)
+    evaluation = modes.infer(load_own(program))
     goal, scales = scaled(block, options.scaling, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
-    evaluation = modes.infer(load_own(program))
     for v in own_outputs:
         if v.name not in metrics and v is not target:
             block.remove_output(v)

@@ -19,6 +19,7 @@ from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.grad.autocast import widened
 from onnxgrad.ir.load import load
 from onnxgrad.train import SGD, Trainer, training_step
+from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.engines.session import open_session
 from tests.helpers import parse
 from tests.train.common import classifier, examples
@@ -106,6 +107,18 @@ def test_a_loss_that_overflows_is_scaled_down() -> None:
     np.testing.assert_array_equal(own.parameters["w"], W)
     with pytest.raises(InputError, match="autocast must be one of bfloat16, float16"):
         training_step(MODEL, "mse", autocast="float32")  # type: ignore[arg-type]
+
+
+def test_a_scaled_loss_is_evaluated_and_its_overflow_named() -> None:
+    """The evaluation graph, in float32, has no state of the loss scale among its inputs."""
+    made = training_step(MODEL, "mse", SGD(lr=1.0), autocast="float16", loss_scale="dynamic")
+    own = Trainer(made, threads=1)
+    loss = ((DATA["x"] @ W + B - 1) ** 2).mean()
+    assert own.evaluate(DATA)["loss"] == pytest.approx(loss, 1e-6)
+    large = {**DATA, "x": DATA["x"] * np.float32(1e5)}
+    words = "all values of the model are finite in float32: a product overflows in float16"
+    with pytest.raises(Diverged, match=words):
+        own.step(large)
 
 
 @pytest.mark.slow

@@ -112,7 +112,9 @@ class TrainingLoop(HeldValues):
                 **checked(batch, self.task.manifest.of_role("batch")),
                 **self._of_model(self._engine.held),
             }
-            raise Diverged(diverged(number, what, first_not_finite(self.task.evaluation, feeds)))
+            first = first_not_finite(self.task.evaluation, feeds)
+            narrow = (self.task.manifest.options or {}).get("autocast")
+            raise Diverged(diverged(number, what, first, narrow))
         total, batches = self.progress.micro_loss + found.loss, self.progress.batches + 1
         if micro == count:
             self._loss, self._norm = total / count, norm_of(self.task.manifest, found.metrics)
