@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant, emit_with_blocks
 from onnxgrad.ir.emission.fill_and_reshape import expand_like, reshape_like, shape_of
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import TensorType
+from onnxgrad.ir.types import Dim, TensorType, broadcast_dim
 from onnxgrad.ir.var import Var
 
 _END = np.iinfo(np.int64).max
@@ -197,12 +198,24 @@ def _partial(g: Var, result: str, xs: Sequence[Var], terms: Sequence[str], k: in
     unique = "".join(dict.fromkeys(own))
     kept = "".join(c for c in unique if c in reached)
     v = _contract([(result, g), *others], kept)
+    if v.shape is not None:
+        v.type = TensorType(v.dtype or 0, tuple(_broadcast(c, own, x, others) for c in kept))
     missing = [i for i, c in enumerate(unique) if c not in reached]
     if missing:
         v = op.Unsqueeze(v, missing)
     if len(unique) < len(own):
         v = _on_diagonals(v, own, x)
     return op.Expand(v, shape_of(x)) if missing else v
+
+
+def _broadcast(c: str, own: str, x: Var, others: Sequence[tuple[str, Var]]) -> Dim:
+    """Returns the size of the partial along an index of `x`, which other operands may broadcast.
+
+    onnx infers the symbol of one operand, whose size may be 1 at run time.
+    """
+    terms = [(own, x), *((t, v) for t, v in others if c in t)]
+    sizes = [None if v.shape is None else v.shape[t.index(c)] for t, v in terms]
+    return reduce(broadcast_dim, sizes)
 
 
 def _contract(factors: Sequence[tuple[str, Var]], kept: str) -> Var:

@@ -74,6 +74,23 @@ def test_equation(equation: str) -> None:
     check_op(f'o = Einsum <equation = "{equation}"> ({", ".join(feeds)})', feeds, seeds=(0,))
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(
+    ("equation", "a", "b"),
+    [
+        ("...,...k->...k", (2, 1), (2, 2, 3)),
+        ("...i,...i->...", (1, 3), (2, 3)),
+        ("...ij,...j->...i", (3, 1, 2, 4), (1, 2, 4)),
+    ],
+)
+def test_a_size_of_1_that_is_broadcast(
+    equation: str, a: tuple[int, ...], b: tuple[int, ...], symbolic: bool
+) -> None:
+    """onnx infers the symbol of one operand for the result, also if that size is 1."""
+    feeds = {"x": normal(*a), "y": normal(*b, seed=1)}
+    check_op(f'o = Einsum <equation = "{equation}"> (x, y)', feeds, symbolic=symbolic, seeds=(0,))
+
+
 def test_second_derivative() -> None:
     feeds = {"x": normal(2, 3), "y": normal(3, 2)}
     first = gradient(
