@@ -111,10 +111,10 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
     offsets = list(place.offsets())
     if depth == 1 and maps // group < _FEW:  # depthwise: nothing to add over channels
         total = np.zeros((batch, group, maps // group, *place.out), np.result_type(x, w))
-        columns = w.reshape(maps, len(offsets))
+        columns, part = w.reshape(maps, len(offsets)), np.empty_like(total)
         for number, offset in enumerate(offsets):
             column = columns[:, number].reshape(1, group, maps // group, *[1] * len(offset))
-            total += place.at(padded, offset)[:, :, None] * column
+            total += np.multiply(place.at(padded, offset)[:, :, None], column, out=part)
     else:
         # (G, M/G, K, C/G)
         weight = np.moveaxis(w.reshape(group, maps // group, depth, len(offsets)), 3, 2)
@@ -122,15 +122,16 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
         step = max(1, _COLUMN_ELEMENTS // max(1, x.shape[0] * x.shape[1] * spots))
         for start in range(0, len(offsets), step):
             chosen = offsets[start : start + step]
-            columns = np.stack(
-                [place.at(padded, o).reshape(batch, group, depth, spots) for o in chosen], axis=2
-            )
+            planes = [place.at(padded, o).reshape(batch, group, 1, depth, spots) for o in chosen]
+            columns = planes[0] if len(planes) == 1 else np.concatenate(planes, axis=2)
             part = np.ascontiguousarray(weight[:, :, start : start + step]).reshape(
                 group, maps // group, -1
             )
             total += product(part, columns.reshape(batch, group, len(chosen) * depth, spots))
     y = total.reshape(batch, maps, *place.out)
-    return y if bias is None else y + bias.reshape(1, -1, *[1] * len(place.out))
+    if bias is not None:
+        y += bias.reshape(1, -1, *[1] * len(place.out))
+    return y
 
 
 @kernel("ConvTranspose", why="speed")
