@@ -73,7 +73,11 @@ class Rows:
 
 
 def _rows(root: Binding) -> Rows | None:
-    """The rows that a Gather or GatherND reads; None if it reads columns or most rows."""
+    """The rows that a Gather or GatherND reads; None if it reads columns or most rows, or is
+    another operator.
+    """
+    if root.domain or root.op not in ("Gather", "GatherND"):
+        return None
     x, i = root.operand(0), root.operand(1)
     if x is None or i is None or not x.shape or i.shape is None or root.has_refs:
         return None

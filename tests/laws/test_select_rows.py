@@ -141,6 +141,15 @@ def test_rows_that_stay(x: str, y: str, body: str, reason: str) -> None:
     assert not done.fired("rows_of_result") and reason in done.declined
 
 
+@pytest.mark.parametrize("other", ["ReduceSum", "ReduceMax"])
+def test_another_operator_of_the_same_operands_is_no_selection(other: str) -> None:
+    """It has the shape of the rows, and was read in their place."""
+    body = f"z = {other}(x, i) p = MatMul(x, w) y = Gather(p, i)"
+    text = f"g (float[4,32] x) => (float[1,64] y, float[1,32] z) {{ {body} }}"
+    done = done_of(text, {"i": i64([0]), **weights(w=(32, 64))})
+    assert done.fired("rows_of_result") == 1 and done.counts["Gather"] == 1
+
+
 def test_rows_of_a_branch_are_not_taken_outside_of_it() -> None:
     text = f"""g ({X}, bool c) => (float[B,32] y) <int64 i = {{0}}> {{
       r = Relu(x)
