@@ -1,17 +1,22 @@
 """How many models `vmap` maps over a new axis, by which rules, and their speed: `python
-scripts/bench_vmap.py [--write] [--no-suite] [--only TEXT] [--rounds N] [MODEL ...]`.
+scripts/bench_vmap.py [--write] [--no-suite] [--only TEXT] [--rounds N] [MODEL ...]`, and
+`python scripts/bench_vmap.py --architectures [--write]`.
 
 The first part takes the cases of ONNX's backend suite that onnxruntime runs and that have float
 outputs. Their float inputs are mapped (or all tensor inputs if none is float), and each of three
 rows must equal the model's result for that row. The second part takes models (default: models/).
 Each is proved row by row, and one run of 16 rows is compared with one run of the model at batch 16
 (opened by `open-batch` if it is fixed): CPU time, one thread, in turns, medians.
+
+`--architectures` only maps and proves: the models above, exports of five other exporters, and the
+packaged, training and real-size models below `$ONNXGRAD_CACHE`, each architecture once.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import statistics
 import sys
 import warnings
@@ -28,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from onnxgrad.errors import InputError, OnnxgradError  # noqa: E402  # runs from a checkout
 from onnxgrad.ir.load import load, load_own  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
-from onnxgrad.jobs.open_batch import vmap  # noqa: E402
+from onnxgrad.jobs.open_batch import OpenedModel, vmap  # noqa: E402
 from onnxgrad.jobs.outcome import Hooks  # noqa: E402
 from onnxgrad.jobs.surgery_declarations import VmapOptions  # noqa: E402
 from onnxgrad.transform.open_batch import open_rows  # noqa: E402
@@ -37,6 +42,7 @@ from onnxgrad.verify import feeds_for, open_session  # noqa: E402
 from onnxgrad.verify.feeds.dims import roles  # noqa: E402
 from onnxgrad.verify.random_operators import randoms  # noqa: E402
 from onnxgrad.verify.running.session import run  # noqa: E402
+from scripts.fetch_models import cache_folder as fetched  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 from tests.backend_suite import FLOATS, Case, clamp_ir, usable  # noqa: E402
 from tests.suite_table import any_opset  # noqa: E402
@@ -175,13 +181,55 @@ def suite(only: str) -> list[str]:
     ]
 
 
+def proved(model: onnx.ModelProto) -> tuple[OpenedModel, str]:
+    """Returns the mapped model, and the cells of the table: the proof and the nodes by rule."""
+    done = vmap(model, VmapOptions(dims=dict.fromkeys(roles(model.graph), 2)), Hooks())
+    verdict = "none" if done.report is None else done.report.verdict
+    shifted, scanned = (sum(c.values()) for c in (done.opened.shifted, done.opened.scanned))
+    return done, f"{verdict} | {done.opened.in_place} | {shifted} | {scanned}"
+
+
+def architecture(path: Path) -> str:
+    """Returns the name of a file without its exporter and size: `roberta-script` is `roberta`."""
+    return re.split(r"[-.]", path.stem)[0].removesuffix("_script")
+
+
+def architectures() -> list[str]:
+    """Returns the lines of the record of architectures: the first file of each, mapped."""
+    files: dict[str, Path] = {}
+    for folder in (
+        ROOT / "models",
+        *(fetched(kind) for kind in ("models", "training", "real_sizes")),
+        *sorted((ROOT / "tests" / "data" / "exporters").iterdir()),
+    ):
+        for path in sorted(folder.glob("*.onnx")):
+            files.setdefault(architecture(path), path)
+    lines, alone = [], 0
+    for name, path in files.items():
+        try:
+            done, cells = proved(to_proto(load(path), weights=True))
+            # the proof of a model without a finite float output is none
+            alone += not done.opened.scanned and done.report is not None and done.report.ok
+        except OnnxgradError as error:
+            cells = f"refused: {str(error)[:120]} | | |"
+        lines.append(f"| {name} | {path.parent.name} | {cells} |")
+        print(lines[-1], flush=True)
+    return [
+        f"{len(files)} architectures, all inputs mapped: {alone} by rule alone and proved equal.",
+        "",
+        "| architecture | folder | proof | in place | own axis | once per row |",
+        "|---|---|---|---|---|---|",
+        *lines,
+    ]
+
+
 def speed(path: Path, rounds: int) -> str:
     """Returns one line of the table: the proof, the numbers of nodes by rule, the CPU time of 16
     rows over that of the model at batch 16, and 16 runs of the model over the mapped one.
     """
     model = to_proto(load(path), weights=True)
     symbols = roles(model.graph)
-    done = vmap(model, VmapOptions(dims=dict.fromkeys(symbols, 2)), Hooks())
+    done, cells = proved(model)
     made = to_proto(done.program, weights=True)
     whole = {n: ROWS if role == "batch" else OTHER for n, role in symbols.items()}
     one = {n: 1 if role == "batch" else OTHER for n, role in symbols.items()}
@@ -205,13 +253,8 @@ def speed(path: Path, rounds: int) -> str:
         for found, session, (_, given) in zip(times, sessions, runs, strict=True):
             found.append(min(cpu for _, cpu in session.time(given, 2)))
     mapped, single, *rest = (statistics.median(t) for t in times)
-    verdict = "none" if done.report is None else done.report.verdict
     ratio = f"{mapped / rest[0]:.2f}" if rest else "no batch"
-    shifted, scanned = (sum(c.values()) for c in (done.opened.shifted, done.opened.scanned))
-    return (
-        f"| {path.stem} | {verdict} | {done.opened.in_place} | {shifted} | {scanned} | {ratio} | "
-        f"{ROWS * single / mapped:.2f} |"
-    )
+    return f"| {path.stem} | {cells} | {ratio} | {ROWS * single / mapped:.2f} |"
 
 
 def main() -> None:
@@ -219,9 +262,20 @@ def main() -> None:
     parser.add_argument("model", nargs="*")
     parser.add_argument("--only", default="", help="cases of the suite with this text in the name")
     parser.add_argument("--no-suite", action="store_true")
+    parser.add_argument("--architectures", action="store_true", help="map and prove; no times")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="write results/vmap.md")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write results/vmap.md, or results/vmap_architectures.md",
+    )
     args = parser.parse_args()
+    if args.architectures:
+        lines = architectures()
+        print(lines[0])
+        if args.write:
+            print(write_record("vmap_architectures", lines))
+        return
     lines = [] if args.no_suite else suite(args.only)
     lines += [
         f"| model | proof | in place | own axis | once per row | {ROWS} rows / own batch of {ROWS} "

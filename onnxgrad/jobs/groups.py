@@ -45,10 +45,13 @@ class _Listed:
 
 
 class _Commas(Word):
-    """Names separated by commas; None if there are none."""
+    """Names separated by commas. Raises InputError if there are none."""
 
-    def join(self, values: Sequence[str], _: str) -> tuple[str, ...] | None:
-        return tuple(name for text in values for name in text.split(",") if name) or None
+    def join(self, values: Sequence[str], flag: str) -> Any:
+        names = tuple(name for text in values for name in text.split(",") if name)
+        if not names:
+            raise InputError(f"{flag} is empty: name at least one, or leave it out")
+        return names
 
 
 class _Axes(_Commas):
@@ -57,14 +60,17 @@ class _Axes(_Commas):
     def check(self, value: Any, where: str) -> Any:
         return value if isinstance(value, Mapping) else several(value, where)
 
-    def join(self, values: Sequence[str], _: str) -> Any:
-        words = super().join(values, _) or ()
-        parts = [word.rpartition("=") for word in words]
-        axes = {n: int(a) if n and a.isdecimal() and len(a) < DIGITS else None for n, _, a in parts}
-        if not any(axis is not None for axis in axes.values()):
-            return words or None
-        found = zip(words, parts, strict=True)
-        return {n if axes[n] is not None else word: axes[n] for word, (n, _, _) in found}
+    def join(self, values: Sequence[str], flag: str) -> Any:
+        words = super().join(values, flag)
+        axes: dict[str, int | None] = {}
+        for word in words:
+            name, _, number = word.rpartition("=")
+            placed = bool(name) and number.isdecimal() and len(number) < DIGITS
+            key = name if placed else word
+            if key in axes:
+                raise InputError(f"{flag} names '{key}' twice")
+            axes[key] = int(number) if placed else None
+        return words if set(axes.values()) == {None} else axes
 
 
 class _Text:

@@ -136,6 +136,8 @@ def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var
     for name in [*known] if names is None else [names] if isinstance(names, str) else names:
         if name not in known:
             raise InputError(f"'{name}' is not an input{what_there_is(known)}")
+        if known[name] in found:
+            raise InputError(f"input '{name}' is named twice")
         place = places.get(name)
         found[known[name]] = axis if place is None else place
     if not found:

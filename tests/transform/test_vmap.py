@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -298,11 +300,33 @@ def test_the_interface() -> None:
         (MAPPED[0].replace("2,3]", "rows,3]").replace("2,4]", "rows,4]"), ["x"], 0, "the size 'rows' exists already"),
         ("g (float[3] x) => (seq(float[3]) y) { r = RandomNormal <shape = [3]> ()  z = Add (x, r)  y = SequenceConstruct (z) }", None, 0, "RandomNormal.*random numbers"),
         ("g (float[3] x, float[2] z) => (float[3] y, float[2] z) { y = Neg (x) }", ["x"], 0, "output 'z' is an input that is not mapped"),
+        ("g (float[3] x) => (float[3] y) { y = Neg (x) }", ["x", "x"], 0, "input 'x' is named twice"),
     ],
 )  # fmt: skip
 def test_refused(text: str, names: list[str] | None, axis: int, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         map_inputs(load_own(parse(text)), names, axis=axis)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("x,x", "--map names 'x' twice"),
+        ("x=0,x=1", "--map names 'x' twice"),
+        ("x=1,x", "--map names 'x' twice"),
+        ("", "--map is empty"),
+        (",", "--map is empty"),
+        ("x=2", "no new axis 2"),
+        ("x=a", "'x=a' is not an input"),
+    ],
+)
+def test_the_command_refuses(
+    words: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    onnx.save(parse("g (float[3] x) => (float[3] y) { y = Neg (x) }"), model)
+    assert main(["vmap", str(model), "--map", words, "-o", str(out)]) == 2
+    assert reason in capsys.readouterr().err and not out.exists()
 
 
 def test_the_command(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
