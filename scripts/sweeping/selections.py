@@ -30,6 +30,8 @@ def selected(g: Block) -> None:
         made += [] if layer is None else [layer]
     if g.rng.random() < 0.15:
         g.values.append(g.rng.choice(made))
+    if g.rng.random() < 0.3:
+        _summed(g, g.rng.choice(made))
     for _ in range(g.rng.choice([1, 1, 1, 2])):
         g.rng.choice(_SELECTIONS)(g, made[-1] if g.rng.random() < 0.8 else g.rng.choice(made))
 
@@ -164,7 +166,7 @@ def _attention(g: Block, v: Value, made: Sequence[Value]) -> Value | None:
 
 def _index(g: Block, size: Dim, dims: Sequence[int]) -> Value:
     """Indices of any order and sign, fixed or computed."""
-    most = size if isinstance(size, int) else 1
+    most = size if isinstance(size, int) and g.rng.random() < 0.7 else 1
     picked = [g.rng.randrange(-most, most) for _ in range(int(np.prod(dims, dtype=int)))]
     fixed = g.names.constant(np.array(picked, np.int64).reshape(dims))
     if g.rng.random() < 0.6:
@@ -178,6 +180,13 @@ def _index(g: Block, size: Dim, dims: Sequence[int]) -> Value:
     whole = g.add("Cast", [some], replace(some, dtype=INT), keep=False, to=INT)
     sign = g.add("Sign", [whole], whole, keep=False)
     return g.add("Min", [sign, g.names.constant(np.int64(0))], sign, keep=False)
+
+
+def _summed(g: Block, v: Value) -> None:
+    """A sum over the first or last axis, whose operands are those of a Gather of such a row."""
+    axis = g.rng.choice([0, -1])
+    dims = (1, *v.dims[1:]) if axis == 0 else (*v.dims[:-1], 1)
+    g.add("ReduceSum", [v, g.ints(axis)], replace(v, dims=dims), keepdims=1)
 
 
 def _gathered(g: Block, v: Value) -> None:
