@@ -339,3 +339,12 @@ def test_the_command(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> No
     onnx.save(parse("g (float[3] x) => (float[3] y) { z = Sub (x, x)  y = Exp (z) }"), model)
     assert main(["vmap", model, "-o", out]) == 1
     assert "every row has the same y" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sets", [1, 2])
+def test_the_proof_accepts_rows_of_the_caller(sets: int) -> None:
+    model = parse("g (float[3] x, float[3] c) => (float[3] y) { y = Mul (x, c) }")
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    given = [{"x": rows + i, "c": rows[1]} for i in range(sets)]
+    report = vmap(model, VmapOptions(inputs="x", feeds=given), Hooks()).report
+    assert report is not None and report.ok

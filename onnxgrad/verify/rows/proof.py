@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -220,7 +220,8 @@ class RowProof:
             rows = self.rows.rows_in(given)
             stacked = self.rows.some(self.rows.feeds(groups), range(rows))
             sets.setdefault((*sizes.items(), *shared), []).append(stacked)
-        return [self._of_set(session, self.rows.feeds(each), where) for each in sets.values()]
+        joined = replace(self.rows, own=False)  # the sets have the axis of the rows already
+        return [self._of_set(session, joined.feeds(each), where) for each in sets.values()]
 
     def _of_set(self, session: Session, feeds: Results, where: str) -> _Batch:
         rows, groups = self.rows.rows_in(feeds), self.rows.apart(feeds)
