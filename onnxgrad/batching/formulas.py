@@ -17,6 +17,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 
+_PLANE = 2  # axes of an image
 _COL2IM = 18  # opset
 _BYTES: dict[int, tuple[int, int]] = {TensorProto.UINT8: (0, 255), TensorProto.INT8: (-128, 127)}
 _MOST = 1 << 22  # elements of the indices of a convolution
@@ -65,14 +66,21 @@ def transposed_conv(at: Site) -> Sequence[Var | None]:
     # a longer image than the patches reach has zeros at its end
     more = [max(-e, 0) for e in end]
     shape = [size + m for size, m in zip(out[2:], [-m for m in more], strict=True)]
+    # onnxruntime's Col2Im is wrong for dilations unless the image has two axes
+    dilated = any(d != 1 for d in dilations)
+    if dilated and spatial > _PLANE:
+        raise Refused("Col2Im with dilations is right for two axes alone")
+    unit, zero = ([1], [0]) if dilated and spatial < _PLANE else ([], [])
     made = op.Col2Im(
         columns,
-        np.array(shape),
-        np.array(kernel),
-        dilations=dilations,
-        strides=strides,
-        pads=[*begin, *(max(e, 0) for e in end)],
+        np.array([*unit, *shape]),
+        np.array([*unit, *kernel]),
+        dilations=[*unit, *dilations],
+        strides=[*unit, *strides],
+        pads=[*zero, *begin, *zero, *(max(e, 0) for e in end)],
     )
+    if unit:
+        made = op.Reshape(made, np.array([n, out[1], *shape]))
     if any(more):
         made = op.Pad(made, np.array([0, 0, *[0] * spatial, 0, 0, *more]))
     return [_biased(at, made, spatial)]

@@ -348,3 +348,14 @@ def test_the_proof_accepts_rows_of_the_caller(sets: int) -> None:
     given = [{"x": rows + i, "c": rows[1]} for i in range(sets)]
     report = vmap(model, VmapOptions(inputs="x", feeds=given), Hooks()).report
     assert report is not None and report.ok
+
+
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+def test_a_transposed_convolution_with_dilations_and_weights_per_row(spatial: int) -> None:
+    image, kernel, out = ("".join(f",{n}" for _ in range(spatial)) for n in (4, 2, 6))
+    model = parse(
+        f"g (float[2,4{image}] x, float[4,1{kernel}] w) => (float[2,4{out}] y) "
+        f"{{ y = ConvTranspose <group = 4, dilations = {[2] * spatial}> (x, w) }}"
+    )
+    report = vmap(model, VmapOptions(inputs="w"), Hooks()).report
+    assert report is not None and report.ok
