@@ -210,7 +210,8 @@ class Splitting(Declaration):
         "auto",
         "with --split: auto (default) keeps the fewest bytes from which cheap operators compute "
         "the rest again; everything: nothing is computed again; products: matrix products; "
-        "nothing: inputs alone; a size such as 64MB; or names of values",
+        "nothing: inputs alone; a size such as 64MB; or names or globs of values "
+        "and operators, such as MatMul",
         metavar="POLICY|SIZE|NAMES",
     )
 

@@ -8,8 +8,9 @@ solves the same problem: https://dev-discuss.pytorch.org/t/467.)
 
 Policies: "auto" computes cheap bindings again and prefers few values; "everything" keeps all values
 that the backward part reads. "products" keeps results of matrix products, "nothing" keeps only
-inputs, names keep these values; all three compute the rest again. A budget in bytes keeps the
-values that save the most work. Random draws are always kept.
+inputs, names keep these values and all results of operators of these names; all three compute the
+rest again. A budget in bytes keeps the values that save the most work. Random draws are always
+kept.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from onnxgrad.grad.checkpointing.costs import (
 )
 from onnxgrad.grad.checkpointing.minimum_cut import UNLIMITED, Network
 from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.vocabulary import POLICIES
@@ -86,9 +88,9 @@ def bytes_of(text: str) -> int | None:
 
 
 def choose_kept(flow: Dataflow, keep: Keep) -> Kept:
-    """Chooses the kept values by a policy, names and globs, or a budget in bytes. Raises InputError
-    for an unknown name, a value that can neither be kept nor computed again, and a budget that
-    cannot be met.
+    """Chooses the kept values by a policy, names or globs of values and operators, or a budget in
+    bytes. Raises InputError for an unknown name, a value that can neither be kept nor computed
+    again, and a budget that cannot be met.
     """
     if isinstance(keep, str):
         size = bytes_of(keep)
@@ -101,14 +103,19 @@ def choose_kept(flow: Dataflow, keep: Keep) -> Kept:
 
 
 def _named(flow: Dataflow, names: Iterable[str]) -> list[Var]:
-    values = {v.name: v for b in flow.bindings for v in b.outputs if v is not None}
-    values |= {v.name: v for v in flow.free}
+    values = {v.name: [v] for v in flow.free}
+    values |= {v.name: [v] for b in flow.bindings for v in b.outputs if v is not None}
+    for b in flow.bindings:
+        made = [v for v in b.outputs if v is not None]
+        values.setdefault(full_name(b.domain, b.op), []).extend(made)
     found: list[Var] = []
     for name in names:
-        matching = [v for n, v in values.items() if n == name or fnmatch.fnmatchcase(n, name)]
+        matching = [
+            v for n, vs in values.items() if n == name or fnmatch.fnmatchcase(n, name) for v in vs
+        ]
         if not matching:
             raise InputError(
-                f"{option('--keep', 'keep:')} '{name}' is no value of the forward part"
+                f"{option('--keep', 'keep:')} '{name}' is no value or operator of the forward part"
                 f"{perhaps(name, values, 3)}; policies are {', '.join(POLICIES)}"
             )
         found += matching
