@@ -5,7 +5,7 @@ over it, finish the graph.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from onnxgrad.grad.checkpointing.choice import (
     Segments,
     budget_of,
     is_estimated,
+    neighbours,
     plans,
 )
 from onnxgrad.grad.checkpointing.memory import peak_of
@@ -39,6 +40,8 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
+
+_TRIALS = 32  # formed gradients of a local search
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ def fitting(program: Program, request: GradientRequest) -> tuple[Choice, Gradien
         if budget is not None and formed[-1].peak <= budget:
             return formed[-1].result()
     formed.append(replace(best, choice=balanced.best))
+    if budget is not None:
+        formed.append(_improved(program, request, balanced, formed))
     least = min(trial.peak for trial in formed)
     most = least * 11 // 10 if budget is None else budget
     if least > most:
@@ -104,6 +109,28 @@ def fitting(program: Program, request: GradientRequest) -> tuple[Choice, Gradien
             f"no choice of segments fits {budget} bytes; the least found needs about {least}"
         )
     return next(trial for trial in formed if trial.peak <= most).result()
+
+
+def _improved(
+    program: Program, request: GradientRequest, balanced: Balanced, formed: Sequence[_Trial]
+) -> _Trial:
+    """Returns the best choice of a local search over the boundaries, from the best of those formed.
+    Its steps do not depend on the budget, so the least that a refusal names is met.
+    """
+    segments = [(t, t.choice) for t in formed if isinstance(t.choice, Segments) and t.choice.count]
+    best, at = min(segments, key=lambda pair: (pair[0].peak, pair[1].count))
+    seen, budget = set[Segments](), budget_of(request.checkpoint) or 0
+    while len(seen) < _TRIALS and best.peak > budget:
+        fresh = dict.fromkeys(c for c in neighbours(balanced, at) if c not in seen)
+        for choice in list(fresh)[: _TRIALS - len(seen)]:
+            seen.add(choice)
+            trial = _trial(program, request, choice)
+            if trial.peak < best.peak:
+                best, at = trial, choice
+                break
+        else:
+            break
+    return best
 
 
 @dataclass(frozen=True)

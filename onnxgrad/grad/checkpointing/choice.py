@@ -8,7 +8,7 @@ alone. The last segment is not recomputed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
@@ -33,18 +33,24 @@ _HOPEFUL = 1.75
 
 @dataclass(frozen=True)
 class Segments:
-    """A choice of about this many boundaries. It is an InputError if sizes are open."""
+    """A choice of about this many boundaries, or of those behind the bindings that compute the
+    values `after`. It is an InputError if sizes are open.
+    """
 
     count: int
+    after: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
 class Balanced:
     """The number of segments for which kept values and the largest segment take the fewest bytes.
-    `choose` fills in these bytes for each number.
+    `choose` fills in these bytes and the boundaries for each number, and all places where fewer
+    bytes are alive than before and behind.
     """
 
     bytes: dict[int, int] = field(default_factory=dict)
+    after: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    places: Sequence[str] = ()
 
     @property
     def best(self) -> Segments:
@@ -70,7 +76,7 @@ def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Ma
     if isinstance(choice, Checkpoint):
         return resolve(block, choice)
     if isinstance(choice, Segments):
-        return _segmented(block, list(needed), choice.count)
+        return _segmented(block, list(needed), choice)
     if isinstance(choice, str) and choice in POLICIES and choice != "auto":
         return _by_policy(block, list(needed), choice)
     if choice == "auto" or isinstance(choice, Balanced):
@@ -123,11 +129,39 @@ def plans(balanced: Balanced, budget: int | None) -> list[Choice]:
     return ["products", *map(Segments, counts)]
 
 
-def _segmented(block: BindingBlock, needed: list[Binding], count: int) -> Marks:
+def neighbours(balanced: Balanced, choice: Segments) -> Iterator[Segments]:
+    """Yields choices that differ in one boundary, from the last on: one more, one less, or one that
+    moves by one place or halfway to the next.
+    """
+    rank = {name: i for i, name in enumerate(balanced.places)}
+    cuts = sorted(rank[name] for name in choice.after or balanced.after[choice.count])
+    edges = [-1, *cuts, len(rank)]
+    moved = [[*cuts, (a + b) // 2] for a, b in reversed(list(pairwise(edges)))]
+    for i in reversed(range(len(cuts))):
+        low, here, high = edges[i : i + 3]
+        rest = [c for c in cuts if c != here]
+        halves = ((here + high) // 2, (low + here + 1) // 2)
+        moved += [[*rest, c] for c in dict.fromkeys((*halves, here + 1, here - 1))]
+        moved.append(rest)
+    for found in moved:
+        names = tuple(balanced.places[c] for c in sorted(set(found)) if 0 <= c < len(rank))
+        if names:
+            yield Segments(len(names), names)
+
+
+def _segmented(block: BindingBlock, needed: list[Binding], choice: Segments) -> Marks:
     inside = {b: footprint(b) for b in needed if b.blocks}
     forward = _forward(needed, inside)
     _refuse_open(forward, inside)
-    return _marks(block, forward, _cuts(forward, count) if count else [])
+    if not choice.after:
+        return _marks(block, forward, _cuts(forward, choice.count) if choice.count else [])
+    return _marks(
+        block, forward, [i for i, b in enumerate(forward.order) if _name(b) in choice.after]
+    )
+
+
+def _name(b: Binding) -> str:
+    return next(v.name for v in b.outputs if v is not None)
 
 
 def _by_policy(block: BindingBlock, needed: list[Binding], policy: str) -> Marks:
@@ -164,6 +198,14 @@ def _automatic(block: BindingBlock, needed: list[Binding], balanced: Balanced) -
     forward = _forward(needed, {b: footprint(b) for b in needed if b.blocks})
     cuts = {k: _cuts(forward, k) for k in range(1, 4 * math.isqrt(len(forward.order)) + 2)}
     balanced.bytes.update((k, _peak(forward, found)) for k, found in cuts.items())
+    names, alive = [_name(b) for b in forward.order], [math.inf, *forward.alive_bytes]
+    balanced.after.update((k, tuple(names[c] for c in found)) for k, found in cuts.items())
+    used = {c for found in cuts.values() for c in found}
+    balanced.places = [
+        name
+        for i, name in enumerate(names[:-1])
+        if i in used or alive[i] >= alive[i + 1] <= alive[i + 2]
+    ]
     return _marks(block, forward, cuts[balanced.best.count])
 
 
