@@ -27,12 +27,14 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 # many proofs: a model is reduced, two are held to a lock, bounds and coverage are shown
-SLOW = {"faq", "recipes", "proof"}
+MARKS = dict.fromkeys(("faq", "recipes", "proof"), pytest.mark.slow)
+# its blocks for PyTorch run where that is installed, and the exporters warn
+MARKS["training"] = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.usefixtures("session")
 @pytest.mark.parametrize(
-    "topic", [pytest.param(t, marks=pytest.mark.slow) if t in SLOW else t for t in TOPICS]
+    "topic", [pytest.param(t, marks=MARKS[t]) if t in MARKS else t for t in TOPICS]
 )
 def test_page(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_page(source(topic), f"{topic}.md", capsys) > 0 or topic == "numbers"
@@ -46,7 +48,7 @@ def test_the_page_of_laws_with_onnxscript(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.torch
-@pytest.mark.filterwarnings("ignore")  # the exporters' own
+@MARKS["training"]
 @pytest.mark.usefixtures("session")
 def test_the_page_of_training_with_torch(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")

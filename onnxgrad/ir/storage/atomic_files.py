@@ -46,7 +46,7 @@ def regular(path: Path, most: int | None = None) -> Path:
 
 def hash_file(digest: Any, path: Path) -> None:
     """Adds the bytes of a file to a hash of `hashlib`, in pieces."""
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         while piece := file.read(_PIECE):
             digest.update(piece)
 
