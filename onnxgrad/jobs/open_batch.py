@@ -28,7 +28,7 @@ from onnxgrad.verify.proof_model import Model, proof_model
 from onnxgrad.verify.report import joined
 from onnxgrad.verify.rows.other_sizes import at_other_sizes
 from onnxgrad.verify.rows.proof import RowProof
-from onnxgrad.wording import option
+from onnxgrad.wording import option, what_there_is
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,14 @@ def _row_proof(
     dims: Sizes | None,
     feeds: Inputs | None,
 ) -> Report:
+    same, outputs = (
+        several(options.allow_same, "allow_same"),
+        [v.name for v in opened.program.main.outputs],
+    )
+    strange = [name for name in same if name not in outputs]
+    if strange:
+        flag = option("--allow-same", "allow_same:")
+        raise InputError(f"{flag} '{strange[0]}' is not an output{what_there_is(outputs)}")
     return RowProof(
         original,
         made,
@@ -108,7 +116,7 @@ def _row_proof(
         dims,
         options.seed,
         feeds,
-        (*several(options.allow_same, "allow_same"), *opened.repeated),
+        (*same, *opened.repeated),
     ).report()
 
 

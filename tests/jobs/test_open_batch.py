@@ -48,6 +48,9 @@ def test_nothing_is_written_without_a_proof(
     assert "every row has the same y" in capsys.readouterr().err and not out.exists()
     assert main(["open-batch", str(model), "-o", str(out), "--no-verify"]) == 0 and out.exists()
     assert main(["open-batch", str(model), "-o", str(out), "--allow-same", "y"]) == 0
+    capsys.readouterr()
+    assert main(["open-batch", str(model), "-o", str(out), "--allow-same", "z"]) == 2
+    assert "--allow-same 'z' is not an output; there are y" in capsys.readouterr().err
 
 
 def test_the_function() -> None:
