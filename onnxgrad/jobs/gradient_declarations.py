@@ -11,6 +11,7 @@ from onnxgrad.jobs.groups import (
     PRODUCTS,
     SPLIT,
     Bounds,
+    Commas,
     Instance,
     Limits,
     Names,
@@ -42,11 +43,11 @@ class _Marks(Word):
         return found
 
 
-class _Kept(Word):
+class _Kept(Commas):
     """A policy, a size in bytes, or names, which become a tuple."""
 
-    def join(self, words: Sequence[str], _: str) -> Any:
-        names = tuple(name for text in words for name in text.split(",") if name)
+    def join(self, values: Sequence[str], flag: str) -> Any:
+        names = super().join(values, flag)
         return names[0] if len(names) == 1 else names
 
 

@@ -44,7 +44,7 @@ class _Listed:
         return tuple(value)
 
 
-class _Commas(Word):
+class Commas(Word):
     """Names separated by commas. Raises InputError if there are none."""
 
     def join(self, values: Sequence[str], flag: str) -> Any:
@@ -54,7 +54,7 @@ class _Commas(Word):
         return names
 
 
-class _Axes(_Commas):
+class _Axes(Commas):
     """Names separated by commas, of which some have an axis, as in x=1,y."""
 
     def check(self, value: Any, where: str) -> Any:
@@ -260,7 +260,7 @@ class Instance:
 
 Text: TypeAlias = Annotated[str, _Text()]
 Names: TypeAlias = Annotated[str | Sequence[str], Named(), Word()]
-NamesByCommas: TypeAlias = Annotated[str | Sequence[str], Named(), _Commas()]
+NamesByCommas: TypeAlias = Annotated[str | Sequence[str], Named(), Commas()]
 NamesOrAxes: TypeAlias = Annotated[
     str | Sequence[str] | Mapping[str, Annotated[int, Range(0, 63)] | None], _Axes()
 ]

@@ -59,6 +59,7 @@ def test_command(run: Run, tmp_path: Path) -> None:
         (["--split", "f.onnx", "-"], "none of them to stdout"),
         (["--split", "f.onnx", "b.onnx", "--keep", "tt"], "'tt' is no value or operator of the forward part (did you mean"),
         (["--split", "f.onnx", "b.onnx", "--checkpoint", "auto"], "--checkpoint does not apply to --split"),
+        (["--split", "f.onnx", "b.onnx", "--keep", ""], "--keep is empty"),
         (["--keep", "products", "-o", "o.onnx"], "--keep is for --split"),
         ([], "-o OUT is missing"),
     ],
