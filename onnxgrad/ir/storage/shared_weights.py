@@ -149,7 +149,10 @@ def opened(model: ModelLike) -> Iterator[tuple[ModelProto, Files]]:
 
 def _is_large(tensor: TensorProto, inside: bool, whole: bool) -> bool:
     """Whether a tensor moves. whole: every external one does, because all of them pass 2 GB."""
-    size, outside = raw_bytes(tensor) or 0, tensor.data_location == TensorProto.EXTERNAL
-    if (whole and outside) or size < LARGE or tensor.data_type in _MAY_BE_SIZES:
-        return whole and outside
+    outside = tensor.data_location == TensorProto.EXTERNAL
+    if whole and outside:
+        return True
+    size = raw_bytes(tensor) or 0
+    if size < LARGE or tensor.data_type in _MAY_BE_SIZES:
+        return False
     return outside or (inside and len(tensor.raw_data) == size)
