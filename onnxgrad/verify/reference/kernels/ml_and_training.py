@@ -171,7 +171,7 @@ def negative_log_likelihood_loss(
     """
     counts = target != call["ignore_index"]
     label = np.where(counts, target, 0)
-    weights = counts * (1.0 if weight is None else weight[label])
+    weights = counts.astype(x.dtype) * (1 if weight is None else weight[label])
     loss = -np.take_along_axis(x, label[:, None], axis=1)[:, 0] * weights
     if call["reduction"] == "none":
         return np.asarray(loss)
