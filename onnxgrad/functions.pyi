@@ -224,6 +224,7 @@ def gradient(
     form: Literal['fast', 'small'] = 'fast',
     autocast: Literal['bfloat16', 'float16'] | None = None,
     per_sample: bool = False,
+    final: bool = False,
 ) -> Any: ...
 def jvp(
     model: ModelLike,
@@ -233,6 +234,7 @@ def jvp(
     names: str = '{}_tangent',
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    final: bool = False,
 ) -> Any: ...
 def hessian_vector_product(
     model: ModelLike,
@@ -244,6 +246,7 @@ def hessian_vector_product(
     stop: Names | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    final: bool = False,
 ) -> Any: ...
 def jacobian(
     model: ModelLike,
@@ -255,6 +258,7 @@ def jacobian(
     max_memory: Memory | None = None,
     per_sample: bool = False,
     mode: Literal['auto', 'forward', 'reverse'] = 'auto',
+    final: bool = False,
 ) -> Any: ...
 def casadi_derivative(
     model: ModelLike,

@@ -68,6 +68,7 @@ def hessian(
     stop: Names | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    final: bool = False,
 ) -> Any: ...
 def open_batch(
     model: ModelLike,

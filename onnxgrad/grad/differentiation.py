@@ -31,6 +31,7 @@ from onnxgrad.grad.sequences import zeros_of
 from onnxgrad.grad.stops import cut_off
 from onnxgrad.grad.straight_through import why_zero
 from onnxgrad.grad.targets import Target
+from onnxgrad.grad.weights.kept import kept
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -161,11 +162,12 @@ def _differentiated(program: Program, request: GradientRequest) -> Gradient:
     before = FORM.set(task.request.form)
     try:
         # rules may compute ahead of time from a weight only if its value will not be replaced
-        with variable(task.requested if task.request.replaced else ()):
-            answer = _walk(task)
+        with kept(task.program, task.requested):
+            with variable(task.requested if task.request.replaced else ()):
+                answer = _walk(task)
+            finish(task)
     finally:
         FORM.reset(before)
-    finish(task)
     return answer
 
 

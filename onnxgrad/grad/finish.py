@@ -14,6 +14,7 @@ from onnxgrad.grad.prepare import Prepared
 from onnxgrad.grad.registry import INTERNAL
 from onnxgrad.grad.stops import STOPPED
 from onnxgrad.grad.straight_through import SHADOWED, STRAIGHT_THROUGH
+from onnxgrad.grad.weights.kept import kept
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -151,7 +152,7 @@ def simplify(
     replaced.
     """
     trace = trace or Trace()
-    with variable(variables):
+    with variable(variables), kept(program, variables):
         for block in roots(program):
             apply_rules(block, _ALL, trace, where=lambda b: b not in forward)
             _fold_constants(block, forward)
@@ -234,7 +235,7 @@ def drop_constants(block: BindingBlock, kept: Collection[str]) -> None:
 @contextmanager
 def variable(values: Iterable[Var]) -> Iterator[None]:
     """Treats initializers among `values` as variable, not constant, within this context."""
-    weights = [v for v in values if v.initializer is not None]
+    weights = [v for v in values if v.initializer is not None and not v.variable]
     for v in weights:
         v.variable = True
     try:

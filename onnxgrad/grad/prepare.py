@@ -30,6 +30,7 @@ from onnxgrad.grad.registry import Form
 from onnxgrad.grad.stops import Stop, find_stops, stop_at
 from onnxgrad.grad.straight_through import open_rounding
 from onnxgrad.grad.targets import Target, cut, find_targets, part_of
+from onnxgrad.grad.weights.kept import nested_weights
 from onnxgrad.grad.wrt import Wrt, find_wrt, hoist, hoist_requested, is_float_constant
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -155,6 +156,7 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
         *(v.name for v in block.vars() if v.name not in model_names),
     }
     hoist_requested(program, request.wrt)
+    hoist(program, nested_weights(program))
     model_values = {v.name: v for v in block.vars() if v.name not in not_meant}
     stops = find_stops(block, request.stop, model_values)
     stops += [v for v in block.vars() if v.name in request.detached]

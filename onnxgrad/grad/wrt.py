@@ -17,6 +17,7 @@ from onnxgrad.grad.paths import reaching
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.grad.straight_through import why_zero
 from onnxgrad.grad.weights.decision import Decision, decide
+from onnxgrad.grad.weights.kept import check_replaceable
 from onnxgrad.ir import attributes
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import add_sparse, sparse_tensors
@@ -69,7 +70,9 @@ def find_wrt(
         elif entry == PARAMS and entry not in values:
             found.update(dict.fromkeys(parameters(block, targets, values, ste=ste)))
         else:
-            found.update(dict.fromkeys(_named(block, entry, values)))
+            chosen = _named(block, entry, values)
+            check_replaceable(block.program, [v.name for v in chosen], "the gradient by")
+            found.update(dict.fromkeys(chosen))
     if not named:
         raise InputError("wrt names nothing to differentiate with respect to")
     if not found:

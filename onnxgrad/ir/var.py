@@ -39,9 +39,12 @@ class Var:
         "_array",
         "block",
         "definition",
+        "hidden",
         "initializer",
         "is_input",
+        "is_literal",
         "name",
+        "reads",
         "returned",
         "type",
         "users",
@@ -58,6 +61,13 @@ class Var:
         self.is_input = False
         # an initializer whose value will be replaced: nothing may be computed from it
         self.variable = False
+        # an initializer whose value the file may replace later: runs see a constant, but nothing
+        # may be computed from it now
+        self.hidden = False
+        # a constant that a formula emitted in this process: no weight
+        self.is_literal = False
+        # receives the name of this value when its constant is read
+        self.reads: dict[str, None] | None = None
         self.users: dict[Binding, int] = {}
         self.returned = 0
         # None if nothing is known
@@ -109,7 +119,11 @@ class Var:
 
     @property
     def const(self) -> Array | None:
-        """The constant value, None if there is none. Treat it as read-only."""
+        """The constant value, None if there is none or if it is hidden. Treat it as read-only."""
+        if self.hidden:
+            return None
+        if self.reads is not None:
+            self.reads[self.name] = None
         if self._array is not None and not self.variable:
             return self._array
         if not self.is_constant:

@@ -178,7 +178,20 @@ class PerSample(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientOptions(GradientForm, PerSample):
+class Finality(Declaration):
+    """Whether the derivative may be derived again."""
+
+    title: ClassVar[str] = "gradient"
+
+    final: bool = option(
+        False,
+        "compute constants from weights now: fewer nodes, but nobody may differentiate the file by "
+        "a weight, train it or replace a weight afterwards",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientOptions(GradientForm, PerSample, Finality):
     job: ClassVar[str] = "gradient"
     title: ClassVar[str] = ""
 
@@ -197,7 +210,7 @@ class Jacobians(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JacobianOptions(Chosen, PerSample, Jacobians):
+class JacobianOptions(Chosen, PerSample, Jacobians, Finality):
     job: ClassVar[str] = "jacobian"
 
     names: str = option("{}_by_{}", "names of the Jacobians, by target and value")
@@ -226,14 +239,14 @@ class LinearizeOptions(Stopping, Splitting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JvpOptions(Chosen):
+class JvpOptions(Chosen, Finality):
     job: ClassVar[str] = "jvp"
 
     names: str = option("{}_tangent", "names of the tangents")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianProductOptions(Stopping):
+class HessianProductOptions(Stopping, Finality):
     job: ClassVar[str] = "hessian_vector_product"
 
     names: str = option("{}_hvp", "names of the products")
@@ -241,7 +254,7 @@ class HessianProductOptions(Stopping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianOptions(Stopping):
+class HessianOptions(Stopping, Finality):
     job: ClassVar[str] = "hessian"
 
     names: str = option("{}_{}_hessian", "names of the Hessians, by both values")
@@ -320,7 +333,7 @@ class CheckProductOptions(Chosen, Jacobians, Tolerated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradOptions(GradientForm, PerSample, Jacobians, Splitting, Checked, Bounds):
+class GradOptions(GradientForm, PerSample, Finality, Jacobians, Splitting, Checked, Bounds):
     job: ClassVar[str] = "grad"
     title: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}

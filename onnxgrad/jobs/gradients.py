@@ -26,6 +26,7 @@ from onnxgrad.grad.function_gradient import add_function_gradient, check_functio
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.prepare import GradientRequest
 from onnxgrad.grad.targets import Target
+from onnxgrad.grad.weights.kept import final
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own, read
 from onnxgrad.ir.program import Program
@@ -36,6 +37,7 @@ from onnxgrad.jobs.gradient_declarations import (
     Checked,
     CheckGradientOptions,
     CheckProductOptions,
+    Finality,
     FunctionGradientOptions,
     GradientOptions,
     GradOptions,
@@ -127,8 +129,9 @@ def derive(
             if isinstance(options, PerSample) and options.per_sample:
                 each = _Each(program, options, proves)
                 program, options = each.program, each.options
-            found = _FORMED[type(options)](program, **_forming(options))
-            found = each.mapped(found) if each is not None else found
+            with final(getattr(options, "final", False)):
+                found = _FORMED[type(options)](program, **_forming(options))
+                found = each.mapped(found) if each is not None else found
         seconds = time.perf_counter() - started
         if proof is not None and proves and each is not None:
             rows, proof = each.proved(model, found, proof, hooks)
@@ -230,7 +233,7 @@ def check(
 
 def _forming(options: Declaration) -> dict[str, Any]:
     """Returns the options that form a derivative, by name."""
-    limits = {o.name for cls in (Limits, PerSample) for o in options_of(cls)}
+    limits = {o.name for cls in (Limits, PerSample, Finality) for o in options_of(cls)}
     return {name: value for name, value in options.settings().items() if name not in limits}
 
 

@@ -14,6 +14,7 @@ from onnxgrad.batching.site import site_of
 from onnxgrad.batching.walk import follow_rows
 from onnxgrad.errors import InputError
 from onnxgrad.grad.opset.raising import raise_opset
+from onnxgrad.grad.weights.kept import check_replaceable, kept
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import program_of
@@ -85,6 +86,7 @@ def as_inputs(program: Program, names: Axes) -> bool:
     for name in () if names is None else [names] if isinstance(names, str) else names:
         weight = program.main.initializers.get(name)
         if weight is not None:
+            check_replaceable(program, [name], "mapping over")
             program.main.ask_for(weight)
             found = True
     return found
@@ -125,7 +127,8 @@ def followed(program: Program, rows: Mapping[str, Layout]) -> tuple[Program, Bat
 
 def _follow(program: Program, rows: Mapping[str, Layout], deep: bool) -> Batched:
     inputs = {v: rows[v.name] for v in program.main.inputs if v.name in rows}
-    return follow_rows(program, inputs, mapped=True, branches=deep)
+    with kept(program):
+        return follow_rows(program, inputs, mapped=True, branches=deep)
 
 
 def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var, int]:

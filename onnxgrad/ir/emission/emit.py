@@ -82,6 +82,7 @@ def _new(at: Emitter, array: Array, name: str) -> Var:
         return var
     tensor = tensor_of(array, program.names.fresh(name))
     var = at.block.add_initializer(tensor)
+    var.is_literal = True
     at.constants.append(var)
     return var
 

@@ -1,0 +1,121 @@
+"""A derived file depends on the value of a weight only through that weight.
+
+Whoever differentiates a gradient file again, maps over one of its weights, trains it or replaces it
+changes the initializer. A constant that was computed from it before would keep the old value. While
+a derivative is formed, the values of float initializers are therefore hidden: no rule and no law
+computes from them or decides by them.
+
+One-element numbers of formulas (exponents, scales, epsilons) stay readable, because closed forms
+depend on them. The file's metadata names those that were read, and a later request to change one of
+them is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from onnxgrad.errors import InputError
+from onnxgrad.grad.weights.decision import decide
+from onnxgrad.grad.weights.readers import is_one
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.operator_index import blocks_in
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.var import Var
+
+# the model's metadata with the names of the numbers that were read, separated by line breaks
+KEY = "onnxgrad.values_used"
+
+_FINAL: ContextVar[bool] = ContextVar("onnxgrad_final", default=False)
+
+
+@contextmanager
+def final(folds: bool) -> Iterator[None]:
+    """Within this context, files may contain constants computed from weights, if `folds`."""
+    before = _FINAL.set(folds)
+    try:
+        yield
+    finally:
+        _FINAL.reset(before)
+
+
+@contextmanager
+def kept(program: Program, requested: Iterable[Var] = ()) -> Iterator[None]:
+    """Hides the values of weights and of `requested` initializers within this context, and adds the
+    numbers that were read to the program's metadata. Contexts may be nested.
+    """
+    if _FINAL.get():
+        yield
+        return
+    hidden, numbers = _divided(program.blocks(), set(requested))
+    read: dict[str, None] = {}
+    for v in hidden:
+        v.hidden = True
+    for v in numbers:
+        v.reads = read
+    try:
+        yield
+    finally:
+        for v in hidden:
+            v.hidden = False
+        for v in numbers:
+            v.reads = None
+        if read:
+            names = dict.fromkeys(values_used(program)) | read
+            program.metadata[KEY] = "\n".join(names)
+
+
+def nested_weights(program: Program) -> list[Var]:
+    """Returns the initializers of nested blocks whose values `kept` hides. A gradient runs such a
+    block again, and both runs must read one initializer: the caller moves them to the main graph.
+    """
+    return _divided(blocks_in(program.main)[1:])[0]
+
+
+def _divided(
+    blocks: Sequence[BindingBlock], requested: Collection[Var] = ()
+) -> tuple[list[Var], list[Var]]:
+    """Returns the float initializers whose values are hidden, and the readable numbers. Those of an
+    enclosing context and those that formulas emitted belong to neither.
+    """
+    floats = [
+        v
+        for block in blocks
+        for v in block.initializers.values()
+        if v.dtype in FLOAT_DTYPES and not (v.hidden or v.is_literal) and v.reads is None
+    ]
+    ones = [v for v in floats if is_one(v)]
+    decisions = decide(ones[0].block.program, ones) if ones else {}
+    numbers = [v for v in ones if not decisions[v].is_weight]
+    numbers += [v for v in floats if not is_one(v) and _measures(v)]
+    readable = dict.fromkeys(v for v in numbers if v not in requested)
+    return [v for v in floats if v not in readable], list(readable)
+
+
+# operands that determine a shape or a mode; rules read their values
+_MEASURES = {"Resize": (1, 2), "Upsample": (1,)}
+
+
+def _measures(v: Var) -> bool:
+    return any(not b.domain and set(b.places(v)) <= set(_MEASURES.get(b.op, ())) for b in v.users)
+
+
+def values_used(program: Program) -> list[str]:
+    """Returns the names of the numbers whose values decided the form of this file."""
+    return program.metadata.get(KEY, "").split("\n") if program.metadata.get(KEY) else []
+
+
+def check_replaceable(program: Program, names: Collection[str], what: str) -> None:
+    """Raises InputError if one of the initializers `names` decided the form of this file. `what`:
+    the request, as a phrase such as "differentiating by".
+    """
+    used = set(values_used(program))
+    for name in names:
+        if name in used and name in program.main.initializers:
+            raise InputError(
+                f"{what} '{name}' would be wrong: its value decided the form of this file when it "
+                f"was derived; name '{name}' in wrt of that derivation too, or begin with the "
+                "original model"
+            )
