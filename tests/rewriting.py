@@ -25,6 +25,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.rewrite.journal import Recorder, digest_of
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, feeds_for, run, verify
 from onnxgrad.verify.feeds.dims import dim_plans
@@ -148,10 +149,14 @@ def apply(
     merge: str = "always",
     **options: Any,
 ) -> Done:
-    """Run passes in order on a graph, with every declared measure checked, and the block's invariants afterwards."""
+    """Run passes in order on a graph, with every declared measure checked, the block's invariants afterwards, and
+    the record of changes, which must lead to the result.
+    """
     before = parse(model, opset=opset) if isinstance(model, str) else model
     trace = Trace(explain=True, check_measures=True)
     program = load(before)
+    recorder = Recorder(program)
+    assert recorder.digest == digest_of(program.proto)
     pipeline = Pipeline.of(passes=list(passes) or None, merge=merge, **options)
     for _ in range(rounds):
         for p in pipeline.passes:
@@ -161,6 +166,9 @@ def apply(
         block.schedule()
         block.check()
     after = to_proto(program)
+    recorder.settle()
+    recorder.stop()
+    assert recorder.chains and recorder.digest == digest_of(after), "a change was not recorded"
     assert not interface_differences(before, after)
     return Done(before, after, program, trace)
 

@@ -113,6 +113,7 @@ class Binding:
     def drop_result(self, index: int) -> None:
         """Removes an unread result from a call whose function no longer returns it."""
         if index < len(self.outputs):
+            self.note()
             del self.outputs[index]
             self.changed = True
             self.block.touch()
@@ -124,8 +125,15 @@ class Binding:
         for key, value in metadata.items():
             node.metadata_props.add(key=key, value=value)
 
+    def note(self) -> None:
+        """Tells the program's journal, if there is one, that this binding is about to change."""
+        journal = self.block.program.journal
+        if journal is not None:
+            journal.changes(self)
+
     def _own_node(self) -> NodeProto:
         """Replaces the node by a copy that may be changed. Returns the copy."""
+        self.note()
         self.node, self.changed = deepcopy(self.node), True
         self.block.touch()
         return self.node

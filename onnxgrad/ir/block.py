@@ -126,6 +126,7 @@ class BindingBlock:
 
     def add_input(self, name: str, type_: Type | None) -> Var:
         """Adds a graph input, such as a seed or a state. The name must be free."""
+        self.note_frame()
         var = Var(name, self, type_)
         var.is_input = True
         self.inputs.append(var)
@@ -135,6 +136,7 @@ class BindingBlock:
 
     def add_output(self, var: Var) -> None:
         """Makes a value an output of the block, under its own name."""
+        self.note_frame()
         self.outputs.append(var)
         var.returned += 1
         self.touch()
@@ -143,6 +145,7 @@ class BindingBlock:
         """Removes an output. Raises InternalError if the value is not an output."""
         if not any(v is var for v in self.outputs):
             raise InternalError(f"no output to remove: {var!r}")
+        self.note_frame()
         self.outputs = [v for v in self.outputs if v is not var]
         var.returned = sum(v is var for v in self.pinned)
         self.touch()
@@ -153,6 +156,8 @@ class BindingBlock:
         """
         if self.initializers.get(var.name) is not var:
             raise InternalError(f"only an initializer can become an input: {var!r}")
+        self.note_frame()
+        self._note_constant(var)
         del self.initializers[var.name]
         var.initializer = None
         if not var.is_input:
@@ -165,6 +170,7 @@ class BindingBlock:
         var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))
         var.initializer = tensor
         self.initializers[tensor.name] = var
+        self._note_constant(var, new=True)
         self.program.names.add(tensor.name)
         self.touch()
         return var
@@ -175,6 +181,7 @@ class BindingBlock:
         """
         if var.use_count or var.is_input:
             raise InternalError(f"removing an initializer that is still needed: {var!r}")
+        self._note_constant(var)
         del self.initializers[var.name]
         self.touch()
 
@@ -196,6 +203,8 @@ class BindingBlock:
             if v is not None:
                 v.users[binding] = v.users.get(binding, 0) + 1
         self.bindings[binding] = None
+        if self.program.journal is not None:
+            self.program.journal.added(binding)
         self.program.edits += 1
         self.touch()
         return binding
@@ -205,6 +214,7 @@ class BindingBlock:
         old = binding.inputs[index]
         if old is new:
             return
+        binding.note()
         if old is not None:
             slots = old.users[binding] - 1
             if slots:
@@ -221,6 +231,7 @@ class BindingBlock:
         """Replaces all operands of `binding`; their number may change."""
         while operands and operands[-1] is None:
             operands = operands[:-1]
+        binding.note()
         for i in range(len(binding.inputs)):
             self.set_operand(binding, i, None)
         binding.inputs[:] = [None] * len(operands)
@@ -233,6 +244,7 @@ class BindingBlock:
         """Names an omitted optional output of `binding`, so that other bindings can read it."""
         if binding.result(index) is not None:
             raise InternalError(f"output {index} has a name already: {binding}")
+        binding.note()
         while len(binding.outputs) <= index:
             binding.outputs.append(None)
         var = Var(name, binding.block, type_)
@@ -271,6 +283,7 @@ class BindingBlock:
                 new = self._identity(name, new)
         elif any(v is new for v in self.outputs):
             new = self._identity(self.program.names.fresh(new.name), new)
+        self.note_frame()
         for slots in (self.outputs, self.pinned):
             for i, v in enumerate(slots):
                 if v is old:
@@ -292,6 +305,7 @@ class BindingBlock:
         """Removes a binding. Raises InternalError if an output is read."""
         if binding.is_read:
             raise InternalError(f"removing a binding that is still read: {binding}")
+        binding.note()
         for nested in binding.blocks.values():
             nested.release()
         for v in binding.inputs:
@@ -300,6 +314,15 @@ class BindingBlock:
         del self.bindings[binding]
         self.program.edits += 1
         self.touch()
+
+    def note_frame(self) -> None:
+        """Tells the program's journal, if there is one, that inputs or outputs will change."""
+        if self.program.journal is not None:
+            self.program.journal.frames(self)
+
+    def _note_constant(self, var: Var, *, new: bool = False) -> None:
+        if self.program.journal is not None:
+            self.program.journal.constant(var, new)
 
     def release(self) -> None:
         """Drops every use of outer values in this block and its nested blocks. Called when the

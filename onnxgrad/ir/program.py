@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from onnx import ModelProto, TensorProto
 
@@ -27,6 +28,22 @@ _WIDEST = 400  # characters of a cell
 FunctionKey = tuple[str, str, str]
 # descriptive fields of a model beside its metadata; an unset field is the empty text, or 0
 HEADER = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
+
+
+class Journal(Protocol):
+    """Learns of each change of a program's graphs just before it happens (`rewrite.journal`)."""
+
+    def added(self, binding: Binding) -> None:
+        """A binding is new."""
+
+    def changes(self, binding: Binding) -> None:
+        """Operands, results, attributes or names of a binding change, or it is removed."""
+
+    def frames(self, block: BindingBlock) -> None:
+        """Inputs or outputs of a block, or their names, change."""
+
+    def constant(self, var: Var, new: bool) -> None:
+        """An initializer is `new`, or is removed, or its name or value changes."""
 
 
 class Names(set[str]):
@@ -88,6 +105,7 @@ class Program:
         self.names = Names()
         # counts bindings added, removed or changed to another operator
         self.edits = 0
+        self.journal: Journal | None = None
         self.main = BindingBlock(self, proto.graph, self.opsets)
 
     @property

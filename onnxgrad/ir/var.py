@@ -17,6 +17,7 @@ from onnxgrad.ir.types import Array, Shape, TensorType, Type
 if TYPE_CHECKING:
     from onnxgrad.ir.binding import Binding
     from onnxgrad.ir.block import BindingBlock
+    from onnxgrad.ir.program import Journal
 
 
 class Emits(Protocol):
@@ -147,6 +148,8 @@ class Var:
                 self.definition.drop_attribute(name)
             self.definition.set_attribute("value", tensor)
         elif self.initializer is not None:
+            if self.block.program.journal is not None:
+                self.block.program.journal.constant(self, False)
             self.initializer = tensor
         else:
             raise InternalError(f"cannot set the value of a Var that is not a constant: {self!r}")
@@ -213,6 +216,8 @@ class Var:
             raise InternalError(
                 f"renaming graph input '{self.name}' to '{name}' would change the model's interface"
             )
+        if self.block.program.journal is not None:
+            self._note(self.block.program.journal)
         if self.initializer is not None:  # keep the order of the file
             own = self.block.initializers
             self.block.initializers = {name if v is self else key: v for key, v in own.items()}
@@ -226,6 +231,19 @@ class Var:
         for block in self.blocks_returning():
             block.touch()
         self.block.touch()
+
+    def _note(self, journal: Journal) -> None:
+        """Tells the journal that the name changes, wherever it is written."""
+        if self.definition is not None:
+            journal.changes(self.definition)
+        if self.initializer is not None:
+            journal.constant(self, False)
+        if self.is_input:
+            journal.frames(self.block)
+        for user in self.users:
+            journal.changes(user)
+        for block in self.blocks_returning():
+            journal.frames(block)
 
     def swap_names(self, other: Var) -> None:
         """Exchanges names with another value."""

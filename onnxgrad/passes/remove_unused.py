@@ -169,6 +169,7 @@ def _drop_results(body: BindingBlock, calls: list[Binding], name: str, trace: Tr
         results = [r for b in calls if (r := b.result(i)) is not None]
         if trace.stopped or len(body.outputs) == 1 or any(r.users or r.returned for r in results):
             continue
+        body.note_frame()
         out = body.outputs.pop(i)
         out.returned -= 1
         for b in calls:
@@ -183,6 +184,7 @@ def _drop_operands(body: BindingBlock, calls: list[Binding], name: str, trace: T
         v = body.inputs[i]
         if trace.stopped or v.use_count:
             continue
+        body.note_frame()
         del body.inputs[i]
         for b in calls:
             b.block.set_operands(b, [*b.inputs[:i], *b.inputs[i + 1 :]])

@@ -4,7 +4,7 @@ every near miss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
@@ -117,6 +117,7 @@ class Trace:
     places where a rule of this package failed. `made`: bindings that a rule without a measure
     emitted, and the rule. `failed`: rules that failed, and where. Both are cleared once all passes
     ran (`forget`). `stands`: emitted values, and the name of the first value that each replaced.
+    `between`: called between two rewrites.
     """
 
     limit: int | None = None
@@ -136,6 +137,7 @@ class Trace:
     made: dict[Binding, object] = field(default_factory=dict, repr=False)
     failed: dict[tuple[str, object], None] = field(default_factory=dict, repr=False)
     stands: dict[Var, str] = field(default_factory=dict, repr=False)
+    between: Callable[[], None] | None = field(default=None, repr=False)
 
     @property
     def seen(self) -> int:
@@ -144,7 +146,12 @@ class Trace:
 
     @property
     def stopped(self) -> bool:
-        """Whether the limit is reached, so that no rule may rewrite any more."""
+        """Whether the limit is reached, so that no rule may rewrite any more.
+
+        Every pass reads this between two rewrites, when the program is complete.
+        """
+        if self.between is not None:
+            self.between()
         return self.limit is not None and len(self.rewrites) >= self.limit
 
     def fired(
