@@ -42,6 +42,8 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
             rows=map(_row, report.legs.values()),
         )
     yield from _failing(report, verbose)
+    if report.regions is not None:
+        yield from (cell(text, "yellow") for text in report.regions.lines)
     if report.layers is not None:
         yield from _layers(report.layers, verbose)
     for name in report.unstable:

@@ -40,7 +40,7 @@ from onnxgrad.wording import option
 
 _R = TypeVar("_R")
 _JITTER = 2.0**-51
-_PERTURBED_RUNS = 3
+PERTURBED_RUNS = 3
 _LAST_BITS = 2.0**-22  # the relative error of a float32 sum of hundreds of terms
 QUANTISES = frozenset({
     "QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger",
@@ -182,7 +182,7 @@ def widen_by_rounding(oracle: Oracle, trials: Sequence[Trial]) -> None:
     if not quantises(oracle.subjects["original"].proto):
         return
     for trial in trials:
-        for seed in range(_PERTURBED_RUNS if trial.exact is not None else 0):
+        for seed in range(PERTURBED_RUNS if trial.exact is not None else 0):
             moved = oracle.rounded(trial.feeds, seed)
             if moved is None:
                 return
@@ -287,7 +287,7 @@ def _for_condition(
     change; a large effect is noted. Returns None if the budget does not allow the runs.
     """
     runs = [expected]
-    for seed in range(_PERTURBED_RUNS):
+    for seed in range(PERTURBED_RUNS):
         perturbed = oracle.original(trial.feeds, _JITTER, seed)
         if perturbed is None:
             return None

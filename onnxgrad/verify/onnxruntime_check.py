@@ -158,6 +158,7 @@ class Request:
     layers: bool = False
     keep: ArraysFile | None = None  # receives the values of a run
     excuse: Mapping[str, str] = field(default_factory=dict)  # output -> mask of its rows
+    by_regions: bool = True  # compare between discontinuities if whole runs prove nothing
 
     def alike(self, other: Request) -> bool:
         """True if both requests want the same runs of the original."""

@@ -56,11 +56,12 @@ from onnxgrad.verify.output_dependencies import new_weights
 from onnxgrad.verify.output_parts import Joins
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
-from onnxgrad.verify.report import Leg, Report, joined
+from onnxgrad.verify.regions.comparison import by_regions
+from onnxgrad.verify.report import Leg, Regions, Report, joined
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties
-from onnxgrad.verify.tolerance import UNSTABLE
+from onnxgrad.verify.tolerance import AT_TIES, UNSTABLE
 from onnxgrad.verify.trials import Found, Trial, excused
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import counted, option
@@ -265,6 +266,7 @@ def _compared(
         ],
         unproved=draws.reasons(request.bounds),
         random=demands.random,
+        at_ties=AT_TIES if request.by_regions else 1.0,  # values behind a tie are given
     )
     report = _judged(search, request, demands, found, runs)
     if request.keep is not None:
@@ -300,6 +302,7 @@ def _judged(
         ran["float64"] = float64_check(oracle, trials, found, demands.computed)
         if quantises(original.proto) and ran["float64"].cases == len(trials):
             ran |= _of_quantised(oracle, trials, found, ran)
+    regions = _in_regions(search, request, found, ran)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
     empty = found.empty([value.name for value in original.proto.graph.output], request.allow_empty)
@@ -312,7 +315,24 @@ def _judged(
     coverage = search.coverage(found.not_at_zero, request.inputs is not None)
     if all(d.ok for d in found.differences.values()):
         found.unproved += _uncovered(coverage, request)
-    return replace(_report(found, ran, trials, request.settings.provider), coverage=coverage)
+    report = _report(found, ran, trials, request.settings.provider)
+    return replace(report, coverage=coverage, regions=regions)
+
+
+def _in_regions(
+    search: Search, request: Request, found: Found, ran: dict[str, Leg]
+) -> Regions | None:
+    """Compares the models by regions if whole runs prove nothing, and adds that to the findings and
+    to the checks that `ran`.
+    """
+    models, again = (search.original, search.candidate), partial(_compared, early=None)
+    judged = by_regions(models, search.trials, search.oracle, request, found, again)
+    if judged is None:
+        return None
+    judged.settle(found)
+    ran |= {leg.name: found.leg(leg.name, leg.cases, leg.why) for leg in ran.values()}
+    ran[judged.leg.name] = judged.leg
+    return judged.regions
 
 
 def _of_quantised(

@@ -137,6 +137,38 @@ class Layers(Plain):
 
 
 @dataclass(frozen=True)
+class Regions(Plain):
+    """A comparison between discontinuities. `cuts`: their number by operator. `end_to_end`: the
+    differences of whole runs. `noise`: the original's from itself, by output. `worst`: the largest
+    difference at the end of a region.
+    """
+
+    json_keys = "cuts end_to_end worst"
+
+    cuts: Mapping[str, int]
+    end_to_end: tuple[Difference, ...]
+    noise: Mapping[str, float]
+    worst: Difference | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """Returns the result as lines of text."""
+        cuts = ", ".join(f"{count} {name}" for name, count in self.cuts.items())
+        where = "" if self.worst is None else f"; worst region: {self.worst}"
+        number = counted(sum(self.cuts.values()), "discontinuity", "discontinuities")
+        return [f"regions: cut at {number} ({cuts}){where}", *(f"  {e}" for e in self.ends)]
+
+    @property
+    def ends(self) -> list[str]:
+        """Returns the differences of whole runs as text."""
+        return [f"end to end, {replace(d, noise=self.own(d)).doubt}" for d in self.end_to_end]
+
+    def own(self, difference: Difference) -> float:
+        """Returns how far the original differs from itself in the output of a difference."""
+        return self.noise.get(difference.output, 0.0)
+
+
+@dataclass(frozen=True)
 class Report(Plain):
     """The result of a proof. A report is true if `ok`.
 
@@ -145,12 +177,12 @@ class Report(Plain):
     noise is large. `bounds`: the user's bounds. `coverage`: what the runs reached. `idle`:
     requested providers that have no kernel for any node of the result. `around`: operators of the
     custom nodes that cannot run here, whose operands were compared instead. `layers`: the values
-    inside both models.
+    inside both models. `regions`: the comparison between discontinuities, if there was one.
     """
 
     json_keys = (
-        "ok verdict summary unproved bounds provider idle around layers worst compared legs cases "
-        "differences unstable notes coverage noise seconds:.3f"
+        "ok verdict summary unproved bounds provider idle around regions layers worst compared "
+        "legs cases differences unstable notes coverage noise seconds:.3f"
     )
 
     ok: bool
@@ -169,6 +201,7 @@ class Report(Plain):
     idle: tuple[str, ...] = ()
     around: tuple[str, ...] = ()
     layers: Layers | None = None
+    regions: Regions | None = None
 
     def __bool__(self) -> bool:
         return self.ok
@@ -194,13 +227,17 @@ class Report(Plain):
 
     @property
     def boundary(self) -> str:
-        """The custom nodes that did not run, for the verdict; empty if every node ran."""
-        operators = ", ".join(dict.fromkeys(self.around))
-        return (
-            f", around {counted(len(self.around), 'custom node')} that did not run ({operators}),"
-            if self.around
-            else ""
-        )
+        """The custom nodes that did not run, and the cuts at discontinuities, for the verdict;
+        empty if every node ran, and whole runs were compared.
+        """
+        found, operators = "", ", ".join(dict.fromkeys(self.around))
+        if self.around:
+            nodes = counted(len(self.around), "custom node")
+            found += f", around {nodes} that did not run ({operators}),"
+        if self.regions is not None:
+            cuts = counted(sum(self.regions.cuts.values()), "discontinuity", "discontinuities")
+            found += f", by regions between {cuts},"
+        return found
 
     @property
     def gaps(self) -> str:
@@ -240,6 +277,7 @@ class Report(Plain):
             for name in self.unstable
         ]
         lines += [f"  {line}" for line in (self.coverage.line, *self.coverage.warnings) if line]
+        lines += [f"  {line}" for line in (self.regions.lines if self.regions else ())]
         lines += [f"  {line}" for line in (self.layers.lines if self.layers else ())]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)

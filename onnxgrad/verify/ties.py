@@ -42,7 +42,7 @@ _COMPUTES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("SVMClassifier",), (0,)),
     "NonMaxSuppression": (1, 0),
 }
-_WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign", "Hardmax"})
+WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign", "Hardmax"})
 # operators that only move or select values
 _MOVES = frozenset({
     "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split",
@@ -116,6 +116,13 @@ class Ties:
                 return
 
 
+def decisions(model: ModelProto) -> list[NodeProto]:
+    """Returns the nodes of the main graph whose results the last bit of a float may change."""
+    opset = domains.versions(model.opset_import).get("", 1)
+    found = _Decisions(copy.deepcopy(model), opset, value_types(model)).made
+    return [node for node in model.graph.node if not found.isdisjoint(node.output)]
+
+
 def _quantized(model: ModelProto) -> set[str]:
     """Returns the outputs that are quantized, and at most moved afterwards."""
     maker = {name: node for node in model.graph.node for name in node.output}
@@ -153,6 +160,7 @@ class _Decisions:
         self.opset = opset
         self.types = types
         self.count = 0
+        self.made: set[str] = set()  # results of decisions
         # values without any rounding error; and whole numbers, exact or rounded
         self.exact = {v.name for v in proto.graph.input}
         self.whole: set[str] = {""}
@@ -202,9 +210,9 @@ class _Decisions:
         for name in node.output:
             if not self._is_float(name):
                 continue
-            if (moves or node.op_type in _WHOLE) and exact:
+            if (moves or node.op_type in WHOLE) and exact:
                 self.exact.add(name)
-            if node.op_type in _WHOLE or ((moves or node.op_type in _SUMS) and whole):
+            if node.op_type in WHOLE or ((moves or node.op_type in _SUMS) and whole):
                 self.whole.add(name)
 
     def _before(self, node: NodeProto) -> list[NodeProto]:
@@ -219,6 +227,7 @@ class _Decisions:
             if self._is_float(x) and (x not in known or computes):
                 beside = [n for i in places for n in node.input[i : i + 1] if self._is_float(n)]
                 node.input[place], nodes = self._moved(x, beside)
+                self.made.update(filter(None, node.output))
                 return nodes
         return []
 

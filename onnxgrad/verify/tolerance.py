@@ -32,6 +32,9 @@ COARSE_CAP = 2 * COARSE_FLOOR
 # output does, nothing is proved.
 AT_TIES = 0.01
 UNSTABLE = 0.05  # the report names outputs with more noise, for which a comparison says little
+# An output that moves further between the original's own runs is decided by the last bits of values
+# that are rounded or compared: both models are then compared by regions.
+CHAOTIC = 1e-4
 EXACT = 1e-9  # no weight was recomputed: the two graphs differ by the order of float64 sums only
 # a larger difference is a change, however ill-conditioned the model
 EXACT_LIMIT = 1e-7

@@ -22,7 +22,7 @@ from onnxgrad.verify.feeds.proof_cases import Chosen, Results
 from onnxgrad.verify.output_parts import Part
 from onnxgrad.verify.report import Case, Leg
 from onnxgrad.verify.ties import Ties
-from onnxgrad.verify.tolerance import AT_TIES, Ranges, exact, widened
+from onnxgrad.verify.tolerance import AT_TIES, CHAOTIC, Ranges, exact, widened
 from onnxgrad.wording import option
 
 _AGREES = 1e-3  # of the largest value, in an optional case
@@ -176,6 +176,7 @@ class Found:
     small: dict[str, str] = field(default_factory=dict)  # parts of outputs that are not judged
     # providers that have no kernel for any node of the second model
     idle: dict[str, None] = field(default_factory=dict)
+    at_ties: float = AT_TIES  # the largest share of an output that may differ at ties
 
     def ran_on(self, provider: str) -> str:
         """Returns the provider that really ran the second model."""
@@ -221,6 +222,29 @@ class Found:
                 self.differences[leg, name] = replace(difference, tolerance=difference.allowed)
                 self.notes.append(f"{difference.doubt}; in float64 both have the same bits")
 
+    def failing(self) -> list[Difference]:
+        """Returns the differences of numbers that fail the proof; none if the models differ
+        otherwise.
+        """
+        found = [d for d in self.differences.values() if not d.ok]
+        return [] if any(d.output.startswith("(") for d in found) else found
+
+    def many_ties(self) -> list[str]:
+        """Returns the outputs of which too large a share differs at ties."""
+        return [place[2] for place, _, share in self._excused() if share > self.at_ties]
+
+    def on_noise(self) -> list[Difference]:
+        """Returns the differences that count as equal only because the original differs from itself
+        as much.
+        """
+        exact = {name: d for (leg, name), d in self.differences.items() if leg == "float64"}
+        return [
+            d
+            for (leg, name), d in self.differences.items()
+            if d.ok and not d.found and d is exact.get(name, d) and d.rel > CHAOTIC
+            and d.noise > CHAOTIC
+        ]  # fmt: skip
+
     def reasons(self) -> tuple[str, ...]:
         """Returns why nothing is proved about a check, an output, or a difference that the
         original's own noise could explain.
@@ -230,14 +254,14 @@ class Found:
             for d in self.differences.values()
             if d.answer == NOT_PROVED and d.output not in self.random
         }
-        many = dict.fromkeys(words for words, share in self._excused() if share > AT_TIES)
+        many = dict.fromkeys(words for _, words, share in self._excused() if share > self.at_ties)
         return (*self.unproved, *doubts.values(), *many)
 
     def remarks(self) -> tuple[str, ...]:
         """Returns the notes, including those on excused elements and on values that are
         not finite.
         """
-        few = dict.fromkeys(words for words, share in self._excused() if share <= AT_TIES)
+        few = dict.fromkeys(words for _, words, share in self._excused() if share <= self.at_ties)
         halves = {
             output: f"{output}: {finite:,} of {total:,} compared; the others are NaN or infinite"
             for (_, _, output), (finite, total) in self.finite.items()
@@ -245,14 +269,15 @@ class Found:
         }
         return (*self.notes, *few, *self.small.values(), *halves.values())
 
-    def _excused(self) -> Iterator[tuple[str, float]]:
-        """Yields, for each output with elements that differ and are excused, a sentence and their
-        share.
+    def _excused(self) -> Iterator[tuple[tuple[str, str, str], str, float]]:
+        """Yields the place of each output with elements that differ and are excused, a sentence and
+        their share.
         """
         for place, count in self.excuses.items():
             if count:
                 total = max(self.counts[place], 1)
-                yield f"{count:,} of {total:,} elements of {place[2]} differ at ties", count / total
+                words = f"{count:,} of {total:,} elements of {place[2]} differ at ties"
+                yield place, words, count / total
 
     def compared(self, leg: str | None = None) -> dict[str, int]:
         """Returns the finite elements of each output over all feeds, for the check that compared

@@ -1,0 +1,175 @@
+"""A model in which one last bit decides a quantum is compared between its discontinuities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from onnxgrad import optimize
+from onnxgrad.verify import verify
+from onnxgrad.verify.regions import comparison
+from onnxgrad.verify.regions.cuts import Side, paired
+
+LAYERS, SIZE = 10, 16
+
+
+def chain(*, factored: bool = False, static: bool = False) -> ModelProto:
+    """Layers that round their input to 8 bits, multiply integers, and amplify. `factored`: the
+    scales are applied in another order.
+    """
+    rng = np.random.default_rng(0)
+    nodes: list[NodeProto] = []
+    weights: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = {}
+    x = "x"
+    for i in range(LAYERS):
+        w = rng.integers(-63, 64, (SIZE, SIZE)).astype(np.int8)  # 7 bits: no kernel saturates
+        weights |= {f"w{i}": w, f"s{i}": np.array(0.02, np.float32)}
+        weights |= {f"b{i}": rng.normal(size=SIZE).astype(np.float32)}
+        if static:
+            weights |= {f"a{i}": np.array(0.01, np.float32), f"z{i}": np.array(128, np.uint8)}
+            nodes.append(helper.make_node("QuantizeLinear", [x, f"a{i}", f"z{i}"], [f"q{i}"]))
+        else:
+            outputs = [f"q{i}", f"a{i}", f"z{i}"]
+            nodes.append(helper.make_node("DynamicQuantizeLinear", [x], outputs))
+        nodes.append(helper.make_node("MatMulInteger", [f"q{i}", f"w{i}", f"z{i}"], [f"i{i}"]))
+        nodes.append(helper.make_node("Cast", [f"i{i}"], [f"f{i}"], to=1))
+        if factored:
+            nodes.append(helper.make_node("Mul", [f"f{i}", f"a{i}"], [f"p{i}"]))
+            nodes.append(helper.make_node("Mul", [f"p{i}", f"s{i}"], [f"m{i}"]))
+        else:
+            nodes.append(helper.make_node("Mul", [f"a{i}", f"s{i}"], [f"p{i}"]))
+            nodes.append(helper.make_node("Mul", [f"f{i}", f"p{i}"], [f"m{i}"]))
+        nodes.append(helper.make_node("Add", [f"m{i}", f"b{i}"], [f"h{i}"]))
+        nodes.append(helper.make_node("Tanh", [f"h{i}"], [f"t{i}"]))
+        x = f"t{i}"
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [value("x", 1, ["N", SIZE])], [value(x, 1, ["N", SIZE])],
+        [numpy_helper.from_array(v, n) for n, v in weights.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+def rows(count: int = 6000) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    return {"x": np.random.default_rng(1).normal(size=(count, SIZE)).astype(np.float32)}
+
+
+def test_a_model_that_differs_from_itself_is_proved_by_regions() -> None:
+    report = verify(chain(), chain(factored=True), inputs=rows())
+    assert report.verdict == "equal", str(report)
+    assert report.regions is not None and [*report.regions.cuts.values()] == [LAYERS]
+    assert report.regions.end_to_end[0].rel > 1e-2
+    worst = report.regions.worst
+    assert worst is not None and worst.tolerance < 1e-5
+    assert "by regions between 10 discontinuities" in report.summary
+    assert any("end to end, t9 differs by" in line for line in report.regions.lines)
+    assert report.to_dict()["regions"]["end_to_end"][0]["output"] == "t9"
+
+
+def test_regions_cost_nothing_if_whole_runs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(model: ModelProto) -> None:
+        raise AssertionError("a model was searched for discontinuities")
+
+    monkeypatch.setattr(comparison, "Side", fails)
+    assert verify(chain(), chain(factored=True), seeds=[0]).regions is None
+
+
+@pytest.mark.slow
+def test_a_rounding_that_is_decomposed_is_compared_by_its_results() -> None:
+    other = optimize(chain(factored=True), passes="legalize", verify=False)
+    assert not any(n.op_type == "DynamicQuantizeLinear" for n in other.graph.node)
+    report = verify(chain(), other, inputs=rows())
+    assert report.verdict == "equal", str(report)
+    assert report.regions is not None
+    assert report.regions.cuts == {"DynamicQuantizeLinear": LAYERS}
+    next(n for n in other.graph.node if n.op_type == "Round").op_type = "Floor"
+    assert verify(chain(), other, inputs=rows()).verdict == "different"
+
+
+def renamed(model: ModelProto) -> ModelProto:
+    """The same model with other names of values."""
+    for node in model.graph.node:
+        node.output[:] = [n if n == f"t{LAYERS - 1}" else f"{n}'" for n in node.output]
+        own = {t.name for t in model.graph.initializer} | {"x"}
+        node.input[:] = [n if n in own else f"{n}'" for n in node.input]
+    return model
+
+
+def test_discontinuities_without_names_are_paired_by_order() -> None:
+    a, b = Side(chain()), Side(renamed(chain()))
+    cuts, left = paired(a, b)
+    assert not left and not any(cut.certain for cut in cuts)
+    assert [cut.others[0] for cut in cuts] == [f"q{i}'" for i in range(LAYERS)]
+    assert verify(chain(), renamed(chain(factored=True)), inputs=rows()).verdict == "equal"
+
+
+def test_a_discontinuity_without_a_counterpart_is_not_judged() -> None:
+    other = renamed(chain(factored=True))
+    node = next(n for n in other.graph.node if n.output[0] == "q4'")
+    node.domain = "local"
+    other.functions.append(
+        helper.make_function(
+            "local",
+            "DynamicQuantizeLinear",
+            ["x"],
+            ["q", "a", "z"],
+            [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "a", "z"])],
+            [helper.make_opsetid("", 21)],
+        )
+    )
+    other.opset_import.append(helper.make_opsetid("local", 1))
+    report = verify(chain(), other, inputs=rows())
+    assert report.verdict == "not proved", str(report)
+    assert any("has no counterpart" in why for why in report.unproved)
+
+
+def changed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[ModelProto], None]:
+    def fault(model: ModelProto) -> None:
+        for tensor in model.graph.initializer:
+            if tensor.name == name:
+                array = numpy_helper.to_array(tensor)
+                tensor.CopyFrom(numpy_helper.from_array(change(array).astype(array.dtype), name))
+
+    return fault
+
+
+def one_more(array: np.ndarray) -> np.ndarray:
+    made = array.copy()
+    made[3, 5] += 1 if made[3, 5] < 127 else -1
+    return made
+
+
+def moved_zero(model: ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.array(129, np.uint8), "z"))
+    next(n for n in model.graph.node if n.output[0] == "q5").input[2] = "z"
+
+
+def swapped(model: ModelProto) -> None:
+    node = next(n for n in model.graph.node if n.output[0] == "h4")
+    node.op_type = "Sub"
+
+
+def bypassed(model: ModelProto) -> None:
+    next(n for n in model.graph.node if n.output[0] == "t4").input[0] = "m4"
+
+
+FAULTS: dict[str, Callable[[ModelProto], None]] = {
+    "scale": changed("s5", lambda a: a * 1.01),
+    "weight": changed("w5", one_more),
+    "step": changed("a5", lambda a: a * 1.01),
+    "zero point": moved_zero,
+    "bias": changed("b5", lambda a: a * (1 + 1e-4)),
+    "sign": swapped,
+    "no bias": bypassed,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_one_region_is_found(fault: str) -> None:
+    wrong = chain(static=True, factored=True)
+    FAULTS[fault](wrong)
+    report = verify(chain(static=True), wrong, inputs=rows(1000))
+    assert report.verdict == "different", str(report)
