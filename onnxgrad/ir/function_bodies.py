@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, FunctionProto, helper
+from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, helper
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes, domains
@@ -25,7 +25,7 @@ from onnxgrad.ir.load import function_block
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.program import called as called
-from onnxgrad.ir.protobufs import every_node, keep
+from onnxgrad.ir.protobufs import copy_of, every_node, keep
 from onnxgrad.ir.topological_order import callees_first
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
@@ -102,7 +102,7 @@ def body_of(binding: Binding) -> Body:
         types = [
             type_to_proto(None if v is None else v.type).SerializeToString() for v in binding.inputs
         ]
-        node = binding.to_node().SerializeToString()
+        node = _widened(binding).SerializeToString()
         data = schema.get_context_dependent_function_with_opset_version(chosen, node, types)
     proto = FunctionProto.FromString(data)
     mend = _MENDED.get((binding.domain, binding.op))
@@ -121,6 +121,21 @@ def body_of(binding: Binding) -> Body:
     results = tuple(binding.result(i) for i, name in enumerate(proto.output) if name in defined)
     keep(proto.output, lambda name: name in defined)
     return Body(function_block(binding.block.program, proto), results)
+
+
+def _widened(binding: Binding) -> NodeProto:
+    """Returns the node for its schema's body. Normalizations of doubles are computed in double, as
+    onnxruntime does, whatever their `stash_type`.
+    """
+    node = copy_of(binding.to_node())
+    x = binding.operand(0)
+    if x is not None and x.dtype == TensorProto.DOUBLE and binding.op in _STASHING:
+        keep(node.attribute, lambda a: a.name != "stash_type")
+        node.attribute.append(helper.make_attribute("stash_type", TensorProto.DOUBLE))
+    return node
+
+
+_STASHING = frozenset({"LayerNormalization", "RMSNormalization"})
 
 
 def _squeeze_rows(proto: FunctionProto) -> None:

@@ -209,6 +209,18 @@ def _normalized(y: Sequence[Var], x: Var) -> Var:
     return (in_dtype_of(x, y[1]) - y[1]) * y[2]
 
 
+def _statistics(y: Sequence[Var], x: Var, axes: Sequence[int], epsilon: float) -> Sequence[Var]:
+    """Returns y with the mean and 1 / sqrt(var + epsilon) of doubles in double: the outputs of the
+    operator are float32, while its first result is computed in double.
+    """
+    if x.dtype != TensorProto.DOUBLE:
+        return y
+    mean = op.ReduceMean(x, axes, keepdims=1)
+    centred = x - mean
+    variance = op.ReduceMean(centred * centred, axes, keepdims=1)
+    return y[0], mean, op.Reciprocal(op.Sqrt(variance + epsilon))
+
+
 def _layer_norm_axes(x: Var, axis: int, binding: Binding) -> list[int]:
     if axis < 0 and x.rank is None:
         return list(range(axis, 0))
@@ -228,15 +240,18 @@ def _layer_norm_x(
     scale: Var,
     bias: Var | None,
     axis: int,
+    epsilon: float,
     binding: Binding,
 ) -> Var:
     if x.rank is None and axis >= 0:
         rows = [None if v is None else _rows(v, axis) for v in g]
         across = op.Reshape(op.Expand(scale, op.Shape(x, start=axis)), [-1])
-        results = [y[0], *(_rows(y[i], axis) for i in (1, 2))]
-        flat = _layer_norm_x(rows, results, _rows(x, axis), across, None, 1, binding)
+        wide = x.dtype == TensorProto.DOUBLE
+        results = y if wide else [y[0], *(_rows(y[i], axis) for i in (1, 2))]
+        flat = _layer_norm_x(rows, results, _rows(x, axis), across, None, 1, epsilon, binding)
         return reshape_like(flat, x)
     axes = _layer_norm_axes(x, axis, binding)
+    y = _statistics(y, x, axes, epsilon)
     total: Var | None = None
     if g[0] is not None and _by_products(x, scale, y, axes):
         total = _from_products(g[0], y, x, scale)
@@ -247,11 +262,11 @@ def _layer_norm_x(
         total = (h - op.ReduceMean(h, axes, keepdims=1) - along) * inverse
     if len(g) > 1 and g[1] is not None:  # the adjoint of the mean
         hat = _normalized(y, x)
-        part = g[1] * op.ReduceMean(op.Sign(hat) * 0.0 + 1.0, axes, keepdims=1)
+        part = in_dtype_of(g[1], hat) * op.ReduceMean(op.Sign(hat) * 0.0 + 1.0, axes, keepdims=1)
         total = plus(total, spread(part, hat, axes))
     if len(g) > 2 and g[2] is not None:  # of 1 / sqrt(var + eps): d = -inverse^2 hat / n
         hat, inverse = _normalized(y, x), y[2]
-        part = -(g[2] * inverse * inverse)
+        part = -(in_dtype_of(g[2], inverse) * inverse * inverse)
         total = plus(total, spread(part, hat, axes) * hat)
     if total is None:
         raise InputError(f"no adjoint arrived at '{binding}'")
@@ -292,11 +307,22 @@ def _from_products(g: Var, y: Sequence[Var], x: Var, scale: Var) -> Var:
 
 
 def _layer_norm_scale(
-    g: Sequence[Var | None], y: Sequence[Var], x: Var, scale: Var, axis: int, binding: Binding
+    g: Sequence[Var | None],
+    y: Sequence[Var],
+    x: Var,
+    scale: Var,
+    axis: int,
+    epsilon: float,
+    binding: Binding,
 ) -> Var | None:
     if g[0] is None:
         return None
     axes = [] if x.rank is None else _layer_norm_axes(x, axis, binding)
+    if x.rank is None and axis >= 0 and x.dtype == TensorProto.DOUBLE:
+        rows = _rows(x, axis)
+        hat = _normalized(_statistics(y, rows, [1], epsilon), rows)
+        return in_dtype_of(g[0], hat) * reshape_like(hat, x)
+    y = _statistics(y, x, axes or list(range(axis, 0)), epsilon)
     if not _by_products(x, scale, y, axes) or is_static(x.shape):
         return in_dtype_of(g[0], y[2]) * _normalized(y, x)
     # the number of rows is not known, so the engine could not add them up as a product

@@ -8,6 +8,7 @@ import pytest
 from onnxgrad import gradient
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model, positive
+from tests.helpers import parse
 
 
 @pytest.mark.parametrize("axis", [-1, 0, 1])
@@ -132,3 +133,23 @@ def test_attention_with_a_row_that_sees_nothing_passes_nothing_there() -> None:
         onnxruntime=False,
         seeds=(0,),
     )
+
+
+@pytest.mark.parametrize("stash", [1, 11, 16])
+@pytest.mark.parametrize(("norm", "opset"), [("LayerNormalization", 20), ("RMSNormalization", 23)])
+def test_doubles_are_normalised_in_double(norm: str, opset: int, stash: int) -> None:
+    """onnxruntime computes double in double, whatever stash_type says: so does the gradient."""
+    model = parse(
+        f"g (double[3,4] x, double[4] s) => (double[3,4] y) {{ y = {norm} <axis = -1, stash_type = {stash}> (x, s) }}",
+        opset=opset,
+    )
+    rng = np.random.default_rng(0)
+    x, s, g = rng.standard_normal((3, 4)), rng.standard_normal(4), rng.standard_normal((3, 4))
+    found = run(gradient(model, ["x", "s"], "y", adjoint="input"), {"x": x, "s": s, "y_grad": g})
+    c = x - x.mean(-1, keepdims=True) if norm.startswith("Layer") else x
+    r = 1 / np.sqrt((c * c).mean(-1, keepdims=True) + np.float32(1e-5).astype(float))
+    h, hat = g * s, c * r
+    by_x = (h - hat * (h * hat).mean(-1, keepdims=True)) * r
+    by_x -= by_x.mean(-1, keepdims=True) if norm.startswith("Layer") else 0
+    for name, expected in {"y": hat * s, "x_grad": by_x, "s_grad": (g * hat).sum(0)}.items():
+        np.testing.assert_allclose(found[name], expected, atol=1e-12)
