@@ -79,12 +79,13 @@ def backward(
     InputError for an operator without a rule and for a rule that returns an impossible partial.
     """
     paths = paths_of(block)
-    needed = influenced(block, wanted, paths) & reaching(block, seeds, paths)
+    passed = reaching(block, seeds, paths)
+    needed = influenced(block, wanted, paths) & passed
     arrived: dict[Var, list[Any]] = {v: [g] for v, g in seeds.items() if v in needed}
     adjoints: dict[Var, Any] = {}
     view.begin(arrived)
     at = emitter()
-    guards = guards_of(block)
+    guards = guards_of(block, paths, passed, seeds)
     bindings = list(block.bindings)  # emission into the same block must not be walked
     for b in reversed(bindings):
         # nothing flows from a result without elements, so rules need not handle empty ones
@@ -98,7 +99,8 @@ def backward(
         if not needing:
             continue
         # the bindings of a chain that is recomputed are not available yet
-        chained = closed(b, g[0], needed, wanted) if isinstance(view, AsKept) else []
+        follows = isinstance(view, AsKept) and b not in guards
+        chained = closed(b, g[0], needed, wanted) if follows else []
         for v, partial in chained:
             arrived.setdefault(v, []).append(partial)
         if chained:
@@ -143,12 +145,13 @@ def _partials(
     wanted = [v in needing and rule.has_formula(i) for i, v in enumerate(forward.inputs)]
     result: list[tuple[Var, Any]] = []
     with naming(rule, forward):
+        read = read if guard is None else guard.reading(read)
         found = partials(rule, read, g, wanted)
         for i, (v, partial) in enumerate(zip(forward.inputs, found, strict=True)):
             if v is None or partial is None or not wanted[i]:
                 continue
             if guard is not None and isinstance(partial, Var):
-                partial = guard(partial, read)
+                partial = guard.partial(partial, read, i)
             # the result of an operator that onnx does not know has no type
             untyped = v.type is None and rule.broadcasts
             if isinstance(partial, Var) and (untyped or isinstance(v.type, TensorType)):

@@ -13,23 +13,29 @@ selects the other branch. All other partials stay as their rules form them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, cast
 
-from onnxgrad.grad.registry import rule_of
+from onnxgrad.grad.branch_regions import (
+    STEEP,
+    Masks,
+    makes_nan,
+    masked_operands,
+    masks_of,
+    suspects,
+    through,
+)
+from onnxgrad.grad.paths import Paths
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.domains import ELEMENTWISE
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import first_of, option
-
-# called with a partial, not yet fitted to its operand, and the binding that its rule reads
-Guard: TypeAlias = Callable[[Var, Binding], Var]
 
 
 @dataclass
@@ -64,74 +70,77 @@ def safe_forms(wanted: bool) -> Iterator[Used]:
         _USED.reset(token)
 
 
-def guards_of(block: BindingBlock) -> Mapping[Binding, Guard]:
-    """Returns the guards for partials, by the bindings of a block."""
-    used, guards = _USED.get(), dict[Binding, Guard]()
-    if used is None:
-        return guards
-    bindings = [b for b in block.bindings if b.domain == ""]
-    roots = {b: _at_root(used) for b in bindings if b.op in ("Sqrt", "Pow") and _is_root(b)}
+@dataclass(frozen=True)
+class Guard:
+    """What keeps the partials of one binding from NaN: at a root of squares, and in a region that
+    selections reject in part.
 
-    def add(inside: Binding, guard: Guard) -> None:
-        # a branch within a branch: both must be selected
-        guards[inside] = guard if inside not in guards else _both(guards[inside], guard)
-
-    for b in bindings:
-        for place in (1, 2) if b.op == "Where" else ():
-            for inside in _branch(b, place):
-                add(inside, _selected(b, place, used))
-        for v in b.inputs[: _BOUNDED[b.op]] if b.op in _BOUNDED else ():
-            inside_of = _alone(v, b)
-            if inside_of is not None and _is_steep(inside_of):
-                add(inside_of, _passed(b, used))
-    return guards | roots
-
-
-def _both(first: Guard, second: Guard) -> Guard:
-    return lambda partial, read: second(first(partial, read), read)
-
-
-# the number of operands from which an operator selects; None: all
-_BOUNDED = {"Clip": 1, "Max": None, "Min": None}
-
-
-def _at_root(used: Used) -> Guard:
-    def guarded(partial: Var, read: Binding) -> Var:
-        used.roots[read.out.name] = None
-        result: Var = op.Where(op.Equal(read.out, 0.0), 0.0, partial)
-        return result
-
-    return guarded
-
-
-def _selected(where: Binding, place: int, used: Used) -> Guard:
-    def guarded(partial: Var, read: Binding) -> Var:
-        used.branches[where.out.name] = None
-        sides = (partial, 0.0) if place == 1 else (0.0, partial)
-        result: Var = op.Where(where.inputs[0], *sides)
-        return result
-
-    return guarded
-
-
-def _passed(bounding: Binding, used: Used) -> Guard:
-    """Returns the guard for an operand of a Max, Min or Clip: the partial passes if the operand is
-    the result.
+    masks: the selections of the result. slots: the operands whose partials are guarded. operands:
+    those whose rejected rows the rule reads as 0, with their selections.
     """
 
-    def guarded(partial: Var, read: Binding) -> Var:
-        used.branches[bounding.out.name] = None
-        result: Var = op.Where(op.Equal(read.out, bounding.out), partial, 0.0)
-        return result
+    used: Used
+    is_root: bool = False
+    masks: Masks = field(default_factory=dict)
+    slots: Collection[int] = ()
+    operands: Mapping[int, Masks] = field(default_factory=dict)
 
-    return guarded
+    def reading(self, read: Binding) -> Binding:
+        """Returns the binding that the rule reads: with rows of 0 in `operands`."""
+        if not self.operands:
+            return read
+        inputs = list(read.inputs)
+        for i, masks in self.operands.items():
+            inputs[i] = self._apply(masks, inputs[i], read.inputs[i])
+        return Binding(read.node, read.block, inputs, read.outputs)
+
+    def partial(self, partial: Var, read: Binding, slot: int) -> Var:
+        """Returns a partial that is not yet fitted to its operand, without NaN."""
+        if slot in self.slots:
+            x, y = read.inputs[slot], read.out
+            of_operand = x is not None and same_shape(partial.shape, x.shape)
+            whole = read.op in (*ELEMENTWISE, *BROADCASTING) or not of_operand
+            masks = self.masks if whole else through(read, slot, self.masks)
+            partial = self._apply(masks, partial, y if whole else x)
+        if self.is_root:
+            self.used.roots[read.out.name] = None
+            partial = op.Where(op.Equal(read.out, 0.0), 0.0, partial)
+        return partial
+
+    def _apply(self, masks: Masks, value: Any, like: Var | None) -> Var:
+        for selection, axes in masks.items():
+            self.used.branches[selection.by] = None
+            value = selection.applied(value, axes, len((like and like.shape) or ()))
+        return cast(Var, value)
+
+
+def guards_of(
+    block: BindingBlock, paths: Paths, passed: Collection[Var], seeds: Collection[Var]
+) -> Mapping[Binding, Guard]:
+    """Returns the guards, by binding. passed: the values on which a seed depends; seeds: those
+    whose adjoint is given.
+    """
+    used = _USED.get()
+    if used is None:
+        return {}
+    roots = {
+        b for b in block.bindings if b.op in ("Sqrt", "Pow") and b.domain == "" and _is_root(b)
+    }
+    masks = masks_of(block, paths, passed, seeds)
+    steep = {b for b in masks if _is_steep(b)}
+    suspect = suspects(block, masks, steep) if masks else set()
+    guards: dict[Binding, Guard] = {b: Guard(used, True) for b in roots}
+    for b, found in masks.items():
+        slots = [i for i in range(len(b.inputs)) if makes_nan(b, i, steep, suspect)]
+        operands = masked_operands(b, found, suspect)
+        if slots or operands:
+            guards[b] = Guard(used, b in roots, found, slots, operands)
+    return guards
 
 
 # ---- roots ---------------------------------------------------------------------------------------
 
-_DEEPEST = (
-    16  # bindings from a root to its squares, or from a branch's result to its first operator
-)
+_DEEPEST = 16  # bindings from a root to its squares
 # they return elements, or sums of elements, of their first operand
 _ADDS_UP = frozenset(
     {
@@ -152,8 +161,17 @@ def _is_root(b: Binding) -> bool:
         return False
     if _is_squares(of, _DEEPEST) or (_is_made_by(of, "Abs") and _is_in_a_norm(b)):
         return True
-    bounds = of.definition.inputs if of.definition and _is_made_by(of, "Clip", "Max") else ()
-    return len(bounds) > 1 and any(_is_zero(v) for v in bounds[:2])
+    return _is_bounded_by_zero(of)
+
+
+def _is_bounded_by_zero(v: Var) -> bool:
+    """Whether Max or Clip bounds the value by 0 from below, possibly before another bound."""
+    if v.definition is None or not _is_made_by(v, "Clip", "Max", "Min"):
+        return False
+    operands = [x for x in v.definition.inputs if x is not None]
+    if v.definition.op == "Min":
+        return any(_is_bounded_by_zero(x) for x in operands)
+    return len(operands) > 1 and any(_is_zero(x) for x in operands[:2])
 
 
 def _is_zero(v: Var | None) -> bool:
@@ -215,61 +233,11 @@ def _is_number(v: Var, depth: int) -> bool:
     )
 
 
-# ---- branches ------------------------------------------------------------------------------------
-
-# operators whose slope or result is infinite somewhere
-_STEEP = frozenset(
-    {
-        "Acos", "Acosh", "Asin", "Atanh", "Cosh", "Div", "Exp", "Log", "Pow", "Reciprocal", "Sinh",
-        "Sqrt", "Tan",
-    }
-)  # fmt: skip
-_IN_BRANCHES = _STEEP | frozenset({"Add", "Mul", "Sub", "Where", *ELEMENTWISE})
-
-
 def _is_steep(b: Binding) -> bool:
     """Whether its derivative is infinite somewhere, or too large for the dtype."""
-    if b.domain != "" or b.op not in _STEEP:
+    if b.domain != "" or b.op not in STEEP:
         return False
     if b.op == "Pow":
         return _exponent(b) < 1.0
-    divisor = b.inputs[1] if b.op == "Div" else None
+    divisor = b.inputs[1] if b.op in ("Div", "Mod") else None
     return divisor is None or not (divisor.is_constant or _is_number(divisor, _DEEPEST))
-
-
-def _alone(v: Var | None, reader: Binding) -> Binding | None:
-    """Returns the operator that computes `v`, if only `reader` passes an adjoint to `v` and both
-    results have one shape; else None.
-    """
-    b = None if v is None else v.definition
-    if (
-        v is None
-        or b is None
-        or b.block is not reader.block
-        or v.returned
-        or v.dtype not in FLOAT_DTYPES
-    ):
-        return None
-    passing = [u for u in v.users if (rule := rule_of(u)) is None or rule.kind != "zero"]
-    alike = passing == [reader] and len(b.outputs) == 1 and same_shape(v.shape, reader.out.shape)
-    return b if alike and b.domain == "" and b.op in _IN_BRANCHES else None
-
-
-def _branch(where: Binding, place: int) -> list[Binding]:
-    """Returns the operators that only compute this operand of a Where and lie between it and the
-    first steep operators, these included.
-    """
-    found: list[Binding] = []
-
-    def is_steep(v: Var | None, reader: Binding, depth: int) -> bool:
-        b = _alone(v, reader) if depth else None
-        if b is None:
-            return False
-        before = [is_steep(x, b, depth - 1) for x in b.inputs]
-        steep = any(before) or _is_steep(b)
-        if steep and b.op != "Where":  # which selects, and multiplies nothing
-            found.append(b)
-        return steep
-
-    is_steep(where.inputs[place], where, _DEEPEST)
-    return found

@@ -104,7 +104,7 @@ UNTOUCHED = {
     "bounded elsewhere": "v = Max (x, tiny) y = Sqrt (v)",
     "no squares": "s = Abs (x) v = ReduceSum (s, last) y = Sqrt (v)",
     "two readers": "l = Log (x) p = Greater (x, zero) w = Where (p, l, zero) y = Add (w, l)",
-    "a matrix product": "t = Transpose (x) l = MatMul (x, t) e = Sin (l) p = Greater (l, zero) y = Where (p, e, zero)",
+    "finite for finite values": "t = Transpose (x) l = MatMul (x, t) e = Sin (l) m = ReduceMin (x, last) p = Greater (m, zero) y = Where (p, e, zero)",
     "a constant divisor": "d = Div (x, two) p = Greater (x, zero) y = Where (p, d, zero)",
 }
 

@@ -1,0 +1,274 @@
+"""What reaches a target only through selections: a Where, Max, Min or Clip passes no adjoint to the
+elements that it does not select, and these must not become NaN on the way back.
+
+The partials of an operator in such a region are 0 where the selection rejects the elements that
+they belong to, if the operator can make NaN of an adjoint of 0: its slope is infinite somewhere
+(Log at 0), or it multiplies by a value that may not be finite. A product reads operands whose
+rejected rows are 0, because its gradient by the other operand adds these rows up.
+
+The region of a selection is found backwards. A value belongs to it if every path of adjoints to the
+value passes the selection on the same side, and if each axis of the condition is an axis of the
+value (`ir.axis_maps`). An element that feeds selected and rejected results alike is not guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from onnxgrad.grad.paths import Paths
+from onnxgrad.ir.axis_maps import Place, on_axes, places_in
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
+from onnxgrad.ir.var import Var
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The elements at which a condition holds, or does not hold, are selected.
+
+    condition: a boolean value; or an operand of a Max, Min or Clip, selected where it equals
+    `bounded`, the result. by: the name of the selecting result.
+    """
+
+    condition: Var
+    bounded: Var | None
+    holds: bool
+    by: str = field(compare=False)
+
+    def applied(self, partial: Var, places: Sequence[Place], rank: int) -> Var:
+        """Returns the partial of a value of this rank, 0 where the selection rejects elements. The
+        condition's axes are at `places` of the value.
+        """
+        condition = self.condition
+        if self.bounded is not None:
+            condition = op.Equal(condition, self.bounded)
+        at, offset = on_axes(self.condition) or (), rank - (self.condition.rank or 0)
+        if offset < 0 or any((i + offset, 1) != place for i, place in zip(at, places)):
+            condition = _arranged(condition, at, places, rank)
+        result: Var = op.Where(condition, *((partial, 0.0) if self.holds else (0.0, partial)))
+        return result
+
+
+def _arranged(condition: Var, at: Sequence[int], places: Sequence[Place], rank: int) -> Var:
+    """Returns a condition, which varies along its axes `at`, for a value of this rank."""
+    others = [i for i in range(condition.rank or 0) if i not in at]
+    moved = op.Squeeze(condition, others) if others else condition
+    order = sorted(range(len(places)), key=lambda k: places[k])
+    if order != list(range(len(places))):
+        moved = op.Transpose(moved, perm=order)
+    for _, inner in places:
+        if inner > 1:  # the only axis (`through`)
+            repeated = op.Expand(op.Unsqueeze(moved, [1]), np.array([1, inner], np.int64))
+            moved = op.Reshape(repeated, np.array([-1], np.int64))
+    missing = [i for i in range(rank) if i not in {axis for axis, _ in places}]
+    result: Var = op.Unsqueeze(moved, missing) if missing else moved
+    return result
+
+
+# by selection, the places in a value of the condition's axes, in the condition's order
+Masks: TypeAlias = "dict[Selection, tuple[Place, ...]]"
+
+# the number of operands from which an operator selects; None: all
+_BOUNDING = {"Clip": 1, "Max": None, "Min": None}
+# they move the elements of a condition, or repeat them along new axes
+_MOVES = frozenset({"Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def masks_of(
+    block: BindingBlock, paths: Paths, passed: Collection[Var], seeds: Collection[Var]
+) -> dict[Binding, Masks]:
+    """Returns the selections of each binding's first result, for bindings that have any.
+
+    passed: the values on which a seed depends. seeds: the values whose adjoint is given.
+    """
+    arriving: dict[Var, Masks] = {}
+    found: dict[Binding, Masks] = {}
+    for b in reversed(list(block.bindings)):
+        results = [v for v in b.outputs if v is not None and v in passed]
+        if not results:
+            continue
+        masks: Masks = {}
+        if not any(v in seeds for v in results):
+            masks = _common([arriving.get(v, {}) for v in results])
+            if masks:
+                found[b] = masks
+        beside = set(paths[b])
+        for slot, v in enumerate(b.inputs):
+            if v is None or v not in passed or v not in beside:
+                continue
+            reaching = through(b, slot, masks)
+            selection = _selected(b, slot, v)
+            if selection is not None:
+                reaching = {**reaching, selection[0]: selection[1]}
+            arriving[v] = _common([arriving[v], reaching]) if v in arriving else reaching
+        for v in beside.difference(b.inputs):  # captured by a nested block
+            arriving[v] = {}
+    return found
+
+
+def through(b: Binding, slot: int, masks: Masks) -> Masks:
+    """Returns the selections of the result that an operand carries, with its places."""
+    carried = ((s, places_in(b, slot, places)) for s, places in masks.items())
+    return {
+        s: places
+        for s, places in carried
+        if places is not None and (len(places) == 1 or all(inner == 1 for _, inner in places))
+    }
+
+
+def _common(several: Sequence[Masks]) -> Masks:
+    first, *others = several
+    return {s: axes for s, axes in first.items() if all(m.get(s) == axes for m in others)}
+
+
+def _selected(b: Binding, slot: int, v: Var) -> tuple[Selection, tuple[Place, ...]] | None:
+    """Returns the selection of an operand by this binding, and its places in the operand."""
+    out = b.outputs[0]
+    if b.domain or out is None or out.shape is None or v.shape is None:
+        return None
+    if b.op in _BOUNDING and b.inputs.index(v) < (_BOUNDING[b.op] or len(b.inputs)):
+        axes = on_axes(v) if same_shape(v.shape, out.shape) else None
+        places = None if axes is None else tuple((i, 1) for i in axes)
+        return None if places is None else (Selection(v, out, True, out.name), places)
+    condition = b.operand(0)
+    if b.op != "Where" or slot == 0 or condition is None or condition.shape is None:
+        return None
+    ahead = len(out.shape) - len(condition.shape)
+    at = on_axes(condition) or ()
+    places = places_in(b, slot, [(i + ahead, 1) for i in at])
+    return None if places is None else _origin(condition, slot == 1, places, out.name)
+
+
+def _origin(
+    condition: Var, holds: bool, places: tuple[Place, ...], by: str
+) -> tuple[Selection, tuple[Place, ...]]:
+    """Returns the selection by the value from which the condition is moved or negated, so that
+    selections by one condition are equal.
+    """
+    while True:
+        made = condition.definition
+        if made is None or made.domain:
+            break
+        if made.op == "Not":
+            condition, holds = made.inputs[0] or condition, not holds
+            continue
+        if made.op == "Equal" and holds:
+            of, result = made.inputs
+            if of is not None and result is not None and _is_bound(of, result):
+                return Selection(of, result, True, by), places
+        before = _before(made, condition, places) if made.op in _MOVES else None
+        if before is None:
+            break
+        condition, places = before
+    return Selection(condition, None, holds, by), places
+
+
+def _is_bound(of: Var, result: Var) -> bool:
+    """Whether `result` is that of a Max, Min or Clip of `of`, of the same shape."""
+    made = result.definition
+    bounding = made is not None and not made.domain and made.op in _BOUNDING and of in made.inputs
+    return bounding and same_shape(of.shape, result.shape) and of.dtype in FLOAT_DTYPES
+
+
+def _before(
+    made: Binding, after: Var, places: tuple[Place, ...]
+) -> tuple[Var, tuple[Place, ...]] | None:
+    """Returns the operand of a move, and the places of its axes in the value that is selected."""
+    x, at = made.operand(0), on_axes(after) or ()
+    own = None if x is None else on_axes(x)
+    source = places_in(made, 0, [(i, 1) for i in at])
+    if x is None or own is None or source is None or sorted(source) != [(i, 1) for i in own]:
+        return None
+    found = dict(zip(source, places, strict=True))
+    return x, tuple(found[i, 1] for i in own)
+
+
+# ---- what can make NaN of an adjoint of 0 -------------------------------------------------------
+
+# operators whose slope or result is infinite somewhere
+STEEP = frozenset(
+    {
+        "Acos", "Acosh", "Asin", "Atanh", "Cosh", "Div", "Exp", "Log", "LpNormalization", "Mod",
+        "Pow", "Reciprocal", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Sinh", "Sqrt", "Tan",
+    }
+)  # fmt: skip
+# a partial is the adjoint, moved, added up, selected or multiplied by a number
+_LINEAR = frozenset(
+    {
+        "Add", "AveragePool", "Cast", "CastLike", "Clip", "Concat", "CumSum", "DepthToSpace",
+        "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
+        "GlobalAveragePool", "Identity", "Max", "Mean", "Min", "Neg", "Pad", "ReduceMean",
+        "ReduceSum", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Sub", "Sum", "Tile",
+        "Transpose", "Unsqueeze", "Where",
+    }
+)  # fmt: skip
+# the gradient by one operand adds up rows of the other
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+_COMPARES = frozenset(
+    {"Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"}
+)
+_DEEPEST = 16  # bindings from a condition to its comparisons
+
+
+def suspects(
+    block: BindingBlock, masks: Mapping[Binding, Masks], steep: Collection[Binding]
+) -> set[Var]:
+    """Returns the values that may not be finite: those that the conditions test, results of steep
+    operators in a region, and what is computed from these.
+    """
+    found: set[Var] = set()
+    for selection in {s for m in masks.values() for s in m}:
+        found.update(_tested(selection))
+    for b in block.bindings:
+        if b in steep or any(v in found for v in b.inputs):
+            found.update(v for v in b.outputs if v is not None and v.dtype in FLOAT_DTYPES)
+    return found
+
+
+def _tested(selection: Selection) -> set[Var]:
+    """Returns the floating-point values that a condition compares."""
+    found, todo = set[Var](), [(selection.condition, _DEEPEST)]
+    while todo and selection.bounded is None:
+        v, depth = todo.pop()
+        b = v.definition
+        if b is None or not depth or b.domain:
+            continue
+        if b.op in _COMPARES:
+            found.update(x for x in b.inputs if x is not None and not x.is_constant)
+        else:
+            todo += [(x, depth - 1) for x in b.inputs if x is not None]
+    return {v for v in found if v.dtype in FLOAT_DTYPES}
+
+
+def makes_nan(b: Binding, slot: int, steep: Collection[Binding], suspect: Collection[Var]) -> bool:
+    """Whether the partial of an operand may be NaN though the adjoint is 0."""
+    if b.op in _LINEAR and not b.domain:
+        return False
+    if b in steep:
+        return True
+    if b.is_op("Mul"):
+        return b.operand(1 - slot) in suspect
+    if b.is_op("Div") and slot == 0:
+        return b.operand(1) in suspect
+    return any(v in suspect for v in (*b.inputs, *b.outputs))
+
+
+def masked_operands(b: Binding, masks: Masks, suspect: Collection[Var]) -> dict[int, Masks]:
+    """Returns the operands of a product whose rejected rows have to be 0, with their selections:
+    those that may not be finite and of which another operand's gradient adds up rows.
+    """
+    if b.op not in _PRODUCTS or b.domain:
+        return {}
+    reached = {i: through(b, i, masks) for i, v in enumerate(b.inputs) if v is not None}
+    added = {s for s in masks if any(s not in m for m in reached.values())}
+    return {
+        i: lacking
+        for i, m in reached.items()
+        if b.inputs[i] in suspect and (lacking := {s: a for s, a in m.items() if s in added})
+    }

@@ -1,0 +1,93 @@
+"""onnxgrad/ir/axis_maps.py: an element of an operand changes only results at its own index of a carried axis."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from onnxgrad.ir.axis_maps import carried, on_axes, places_in
+from onnxgrad.ir.load import load
+from onnxgrad.verify.reference.evaluate import reference
+from tests.helpers import parse
+
+# a node of inputs x, w, b; their shapes; the maps of the operands
+CASES: dict[str, tuple[str, list[tuple[int, ...]], list[tuple[int | None, ...] | None]]] = {
+    "elementwise": ("Tanh (x)", [(2, 3)], [(0, 1)]),
+    "broadcast": ("Mul (x, w)", [(2, 3), (3,)], [(0, 1), (1,)]),
+    "repeated": ("Add (x, w)", [(2, 3), (2, 1)], [(0, 1), (0, None)]),
+    "softmax": ("Softmax <axis = 1> (x)", [(2, 3, 2)], [(0, None, 2)]),
+    "reduced": ("ReduceSum <keepdims = 0> (x, one)", [(2, 3, 4)], [(0, None, 1)]),
+    "reduced, kept": ("ReduceL2 (x, one)", [(2, 3, 4)], [(0, None, 2)]),
+    "reduced whole": ("ReduceMax (x)", [(2, 3)], [(None, None)]),
+    "transposed": ("Transpose <perm = [2, 0, 1]> (x)", [(2, 3, 4)], [(1, 2, 0)]),
+    "reshaped in front": ("Reshape (x, six)", [(2, 3, 4)], [(None, None, 1)]),
+    "reshaped behind": ("Reshape (x, twelve)", [(2, 3, 4)], [(0, None, None)]),
+    "squeezed": ("Squeeze (x, one)", [(2, 1, 3)], [(0, None, 1)]),
+    "flattened": ("Flatten <axis = 1> (x)", [(2, 3, 4)], [(0, None, None)]),
+    "joined": ("Concat <axis = 1> (x, w)", [(2, 3), (2, 1)], [(0, None), (0, None)]),
+    "sliced": ("Slice (x, one, two, one)", [(2, 3)], [(0, None)]),
+    "gathered": ("Gather <axis = 1> (x, places)", [(2, 3, 4)], [(0, None, 3)]),
+    "expanded": ("Expand (x, shape)", [(3, 1)], [(1, None)]),
+    "product": ("MatMul (x, w)", [(2, 3, 4), (4, 5)], [(0, 1, None), (None, 2)]),
+    "batched product": ("MatMul (x, w)", [(2, 3, 4), (2, 4, 5)], [(0, 1, None), (0, None, 2)]),
+    "repeated batch": ("MatMul (x, w)", [(1, 3, 4), (2, 4, 5)], [(None, 1, None), (0, None, 2)]),
+    "Gemm": ("Gemm (x, w, b)", [(2, 3), (3, 4), (4,)], [(0, None), (None, 1), (1,)]),
+    "Gemm, transposed": ("Gemm <transA = 1, transB = 1> (x, w)", [(3, 2), (4, 3)], [(None, 0), (1, None)]),
+    "convolution": ("Conv (x, w, b)", [(2, 2, 5), (3, 2, 2), (3,)], [(0, None, None), (1, None, None), (1,)]),
+    "transposed convolution": ("ConvTranspose (x, w)", [(2, 2, 4), (2, 3, 2)], [(0, None, None), (None, None, None)]),
+    "pool": ("MaxPool <kernel_shape = [2]> (x)", [(2, 3, 4)], [(0, 1, None)]),
+    "row norm": ("LayerNormalization (x, w)", [(2, 3), (3,)], [(0, None), (1,)]),
+    "instance norm": ("InstanceNormalization (x, w, b)", [(2, 3, 4), (3,), (3,)], [(0, 1, None), None, None]),
+    "cumulative": ("CumSum (x, axis)", [(2, 3)], [(0, None)]),
+    "Einsum": ('Einsum <equation = "bi,ijk->kbj"> (x, w)', [(2, 3), (3, 4, 2)], [(1, None), (None, 2, 0)]),
+    "selected": ("Where (c, x, w)", [(2, 3), (3,)], [None, (0, 1), (1,)]),
+}  # fmt: skip
+NUMBERS = (
+    "<int64[1] one = {1}, int64[1] two = {2}, int64[2] six = {6, 4}, int64[2] twelve = {2, 12}, int64[2, 2] places = {0, 2, 1, 0}, "
+    "int64[3] shape = {2, 3, 4}, int64 axis = {1}>"
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_carried_axes(name: str) -> None:
+    node, shapes, maps = CASES[name]
+    inputs = ", ".join(f"float[{','.join(map(str, s))}] {v}" for v, s in zip("xwb", shapes)) + (
+        ", bool[2,3] c" if "(c," in node else ""
+    )
+    model = parse(f"g ({inputs}) => (y) {NUMBERS} {{ y = {node} }}")
+    binding = next(b for b in load(model).main.bindings if b.op != "Constant")
+    slots = [i for i, v in enumerate(binding.inputs) if v is not None and v.name in "xwb"]
+    assert [carried(binding, i) for i in slots] == maps[len(maps) - len(slots) :]
+    rng = np.random.default_rng(0)
+    feeds = {v: rng.uniform(0.5, 1.5, s).astype(np.float32) for v, s in zip("xwb", shapes)}
+    feeds |= {"c": np.array([[True, False, True]] * 2)} if "(c," in node else {}
+    before = reference(model, feeds)["y"]
+    for slot in slots:
+        found, operand = carried(binding, slot), binding.operand(slot)
+        assert operand is not None
+        for index in product(*map(range, feeds[operand.name].shape)) if found else ():
+            other = feeds[operand.name].copy()
+            other[index] += 9
+            changed = np.argwhere(reference(model, {**feeds, operand.name: other})["y"] != before)
+            for axis, to in enumerate(found or ()):
+                assert to is None or set(changed[:, to]) <= {index[axis]}
+
+
+def test_a_joined_axis_is_a_place() -> None:
+    """[N,3] to [3N] and back: the rows of the result are thirds of the joined axis."""
+    model = parse("""g (float[N,3] x) => (y) <int64[1] flat = {-1}, int64[2] rows = {-1, 3}> {
+        f = Reshape (x, flat) y = Reshape (f, rows) }""")
+    flat, back = load(model).main.bindings
+    assert carried(back, 0) == (None,)
+    assert places_in(back, 0, [(0, 1)]) == ((0, 3),)
+    assert places_in(flat, 0, [(0, 3)]) == ((0, 1),)
+    assert places_in(back, 0, [(1, 1)]) is None
+    assert on_axes(back.out) == (0, 1)
+
+
+def test_unknown_sizes_may_be_repeated() -> None:
+    model = parse("g (float[N,3] x, float[M,3] w) => (y) { y = Add (x, w) }")
+    (add,) = load(model).main.bindings
+    assert [m and m[0] for m in (carried(add, 0), carried(add, 1))] == [None, None]
