@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -48,9 +47,6 @@ LAYERS = [
     "__init__",
     "__main__",
 ]
-MAX_LINES = 450
-LONG_FILES: frozenset[str] = frozenset()  # exceptions to MAX_LINES, each with its reason beside it
-MAX_FILES = 24  # of Python in one folder
 MIN_LINES = 40  # a shorter file belongs to its neighbour; `__init__` apart
 # older files that are shorter; the list may only shrink
 SHORT_FILES = frozenset({
@@ -222,19 +218,6 @@ def test_no_upward_arrow() -> None:
     assert [arrow for f in files() if layer_of(f) in LAYERS for arrow in upward_arrows(f)] == []
 
 
-def test_files_are_short() -> None:
-    lengths = {
-        str(f.relative_to(PACKAGE)): len(f.read_text(encoding="utf-8").splitlines())
-        for f in files()
-    }
-    assert {
-        name: n for name, n in lengths.items() if n > MAX_LINES and name not in LONG_FILES
-    } == {}
-    assert [name for name in LONG_FILES if lengths.get(name, 0) <= MAX_LINES] == [], (
-        "no longer an exception"
-    )
-
-
 def test_no_new_file_is_short() -> None:
     short = {
         str(f.relative_to(PACKAGE))
@@ -243,11 +226,6 @@ def test_no_new_file_is_short() -> None:
     }
     assert short - SHORT_FILES == set(), "put it into the file of its subject"
     assert SHORT_FILES - short == set(), "no longer an exception"
-
-
-def test_a_folder_is_a_room() -> None:
-    folders = Counter(str(f.parent.relative_to(PACKAGE)) for f in files())
-    assert {folder: n for folder, n in folders.items() if n > MAX_FILES} == {}
 
 
 def test_no_circle() -> None:
