@@ -16,7 +16,7 @@ from onnxgrad.errors import NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.ir.protobufs import every_node, weight_elements
 from onnxgrad.limits import LimitReached, current, size_text
 from onnxgrad.verify.compare import Difference, base_name, noise
-from onnxgrad.verify.coverage.counters import Item
+from onnxgrad.verify.coverage.counters import Goal, Item, Reach
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.onnxruntime_check import as_computed
@@ -147,6 +147,20 @@ class Oracle:
             return []
         with contextlib.suppress(Unsupported):
             return self._made[which].covered((os.getpid(), self._count), then)
+        return []
+
+    def goals(self, which: str) -> list[Goal]:
+        """Returns values that would reach more of a model, as `Reference.goals`."""
+        if which in self._made and self.left > 0:
+            with contextlib.suppress(Unsupported):
+                return self._made[which].goals((os.getpid(), self._count))
+        return []
+
+    def reached(self, which: str) -> list[Reach]:
+        """Returns the parts of a model's constants that runs read, as `Reference.reached`."""
+        if which in self._made and self.left > 0:
+            with contextlib.suppress(Unsupported):
+                return self._made[which].reached((os.getpid(), self._count))
         return []
 
     def _evaluator(self, which: str) -> Float64:

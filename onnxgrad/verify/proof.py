@@ -251,7 +251,7 @@ def _compared(
     runs.hold(candidate, demands)
     search = Search(
         original, candidate, runs.session, runs.oracle, runs.trials, request.seeds or (0,),
-        request.dims or {}, runs.refused, runs.feeder,
+        request.dims or {}, runs.refused, runs.feeder, request.weights == "auto",
     )  # fmt: skip
     if request.inputs is None:
         search.run()
@@ -351,8 +351,13 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
     caller says how the weights were computed.
     """
     lacking = "" if request.coverage is None else coverage.lacks(request.coverage)
-    rows = coverage.unread.items() if request.weights == "auto" else ()
-    unread = [f"{counted(n, 'row')} of {table!r} differ that no run read" for table, n in rows]
+    unread = []
+    if request.weights == "auto" and request.inputs is None:
+        rows, unmet = coverage.unread.items(), coverage.unmet.items()
+        unread += [f"{counted(n, 'row')} of {table!r} differ that no run read" for table, n in rows]
+        unread += [
+            f"{counted(n, 'element')} of {name!r} differ that no run met" for name, n in unmet
+        ]
     return [*unread, *([lacking] if lacking else [])]
 
 

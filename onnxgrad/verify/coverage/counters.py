@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from onnxgrad.wording import counted
+
 THRESHOLDS, BRANCHES, TURNS = "thresholds", "branches", "loop turns"
 ROWS, WEIGHTS, DEFAULTS = "rows", "weights", "defaults"
 # the kinds that decide the path of a model; a required share counts them together
@@ -18,7 +20,8 @@ DECISIONS = (THRESHOLDS, BRANCHES, TURNS, DEFAULTS)
 
 class Item(NamedTuple):
     """One target of coverage: its kind, its place, how much of it was reached, and a description of
-    the rest. For a table also the rows (eight in a byte).
+    the rest. For a table also the rows (eight in a byte), for other items the sides that were
+    reached of what is missing.
     """
 
     kind: str
@@ -52,8 +55,13 @@ def joined(items: Iterable[Item]) -> list[Item]:
 def rows_item(table: str, rows: bytes, of: int) -> Item:
     """Returns the item of a table of which these rows were read (eight in a byte)."""
     read = sum(byte.bit_count() for byte in rows)
-    missing = f"{of - read:,} rows not read" if read < of else ""
+    missing = f"{counted(of - read, 'row')} not read" if read < of else ""
     return Item(ROWS, table, read, of, missing, rows)
+
+
+def progress(item: Item) -> int:
+    """Returns a number that grows with each side that is reached."""
+    return 8 * item.reached + sum(byte.bit_count() for byte in item.rows)
 
 
 def has_row(item: Item, row: int) -> bool:
@@ -63,11 +71,32 @@ def has_row(item: Item, row: int) -> bool:
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Attributes: TypeAlias = Mapping[str, Any]
-# one bound: its value (None: a truth value), an element below it (or false), one above (or true)
-Side: TypeAlias = "tuple[float | None, bool, bool]"
 
-_SAMPLE = 1024  # elements that are inspected first: they mostly show both sides
-_LARGEST = 3e38  # larger bounds mean no bound: exporters write the largest float32
+
+class Goal(NamedTuple):
+    """Values that would raise the coverage. `scope`: the function in which `value` is a name
+    (empty: the graph). `wanted`: numbers or texts that elements of the value should have, or rows
+    of them (NaN: any number). `axis`: they are sizes of the value along this axis instead.
+    """
+
+    scope: str
+    value: str
+    wanted: Array
+    axis: int | None = None
+
+
+class Reach(NamedTuple):
+    """The parts of a constant that runs read. `value` is the operand of a node, in the function
+    `scope`; `mask` marks its elements, or its rows along `axis`. `rows` and `ends` are the values
+    by which rows are looked up (empty: none): their numbers, or the end of a Slice.
+    """
+
+    scope: str
+    value: str
+    mask: Array
+    axis: int | None = None
+    rows: str = ""
+    ends: str = ""
 
 
 class Counter(ABC):
@@ -83,109 +112,13 @@ class Counter(ABC):
     def items(self) -> list[Item]:
         """Returns the items, with how much of each was reached."""
 
+    def goals(self) -> list[Goal]:
+        """Returns values that would reach more."""
+        return []
 
-def _around(x: Array, bound: Any) -> tuple[bool, bool]:
-    """Returns whether an element is below the bound, and whether one is above it."""
-    if x.size == 0:
-        return False, False
-    if np.ndim(bound):
-        return bool((x < bound).any()), bool((x > bound).any())
-    few = x.reshape(-1)[:_SAMPLE]
-    below, above = bool((few < bound).any()), bool((few > bound).any())
-    if not (below and above) and x.size > _SAMPLE:
-        low, high = x.min(), x.max()
-        if low != low:  # NaN among them
-            return bool((x < bound).any()), bool((x > bound).any())
-        return bool(low < bound), bool(high > bound)
-    return below, above
-
-
-def _at(*bounds: Callable[[Attributes], float]) -> Callable[..., list[Side]]:
-    """Returns a function that compares the first operand with bounds from the attributes."""
-
-    def sides(
-        attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]
-    ) -> list[Side]:
-        known = [bound(attributes) for bound in bounds]
-        return [(bound, *_around(operands[0], bound)) for bound in known]
-
-    return sides
-
-
-def _clip(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]) -> list[Side]:
-    given = [*operands[1:3], None, None][:2]
-    bounds = [
-        attributes.get(name) if value is None else value
-        for name, value in zip(("min", "max"), given)
-    ]
-    known = [float(np.asarray(bound).reshape(-1)[0]) for bound in bounds if bound is not None]
-    return [(bound, *_around(operands[0], bound)) for bound in known]
-
-
-def _extreme(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]) -> list[Side]:
-    x, y = operands
-    bound = float(y.reshape(-1)[0]) if y.size == 1 else 0.0
-    if x.size == 1 and y.size != 1:
-        x, y, bound = y, x, float(x.reshape(-1)[0])
-    return [(bound, *_around(x, y.reshape(()) if y.size == 1 else y))]
-
-
-def _truth(value: Any) -> list[Side]:
-    found = np.asarray(value, bool)
-    return [(None, not bool(found.all()), bool(found.any()))]
-
-
-_ZERO = _at(lambda a: 0.0)
-# operator -> the sides of its bounds, by attributes, operands and results
-SIDES: dict[str, Callable[..., list[Side]]] = {
-    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs"), _ZERO),
-    "ThresholdedRelu": _at(lambda a: a.get("alpha", 1.0)),
-    "Shrink": _at(lambda a: -a.get("lambd", 0.5), lambda a: a.get("lambd", 0.5)),
-    "HardSigmoid": _at(
-        lambda a: -a.get("beta", 0.5) / (a.get("alpha", 0.2) or 1.0),
-        lambda a: (1 - a.get("beta", 0.5)) / (a.get("alpha", 0.2) or 1.0),
-    ),
-    "HardSwish": _at(lambda a: -3.0, lambda a: 3.0),
-    "Clip": _clip,
-    "Max": _extreme,
-    "Min": _extreme,
-    **dict.fromkeys(
-        ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
-        lambda attributes, operands, results: _truth(results[0]),
-    ),
-    "Where": lambda attributes, operands, results: _truth(operands[0]),
-}
-
-
-class Thresholds(Counter):
-    """The bounds of one node. A bound is reached when both of its sides are."""
-
-    def __init__(self, op: str, where: str, names: Sequence[str]) -> None:
-        self.sides, self.where, self.names = SIDES[op], where, names
-        self.seen: list[list[Any]] = [[None, False, False] for _ in self.names]
-
-    def see(
-        self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
-    ) -> bool:
-        found = self.sides(attributes, operands, results)
-        for seen, (bound, below, above) in zip(self.seen, found):
-            seen[0] = bound
-            seen[1] |= below
-            seen[2] |= above
-        return all(below and above for _, below, above in self.seen)
-
-    def items(self) -> list[Item]:
-        found = []
-        for name, (bound, below, above) in zip(self.names, self.seen):
-            if bound is not None and not abs(bound) < _LARGEST:
-                continue
-            at = name if bound is None else f"{bound:g}"
-            sides = ("true", "false") if bound is None else (f"above {at}", f"below {at}")
-            ran = below or above
-            missing = "" if below and above else f"never {sides[0] if below else sides[1]}"
-            missing = missing if ran or bound is not None else "did not run"
-            found.append(Item(THRESHOLDS, self.where, int(below and above), 1, missing))
-        return found
+    def reach(self) -> Reach | None:
+        """Returns the parts of a constant that were read, if the node reads one."""
+        return None
 
 
 class Branches(Counter):
@@ -242,13 +175,18 @@ class Turns(Counter):
 
 
 class Rows(Counter):
-    """The rows of a table that are read: the operand `index` selects rows of the operand `table`
-    along `axis`.
+    """The rows of a table along `axis` that are read: those that the operand `index` selects, or,
+    for a Slice, those between two ends.
     """
 
-    def __init__(self, name: str, table: int, index: int, axis: int, first: bool = False) -> None:
+    def __init__(
+        self, name: str, inputs: Sequence[str], table: int, index: int, axis: int, scope: str,
+        *, first: bool = False, between: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.table, self.index, self.axis = name, table, index, axis
+        self.inputs, self.scope = tuple(inputs), scope
         self.first = first  # the index consists of tuples, whose first number is the row
+        self.between = between
         self.read: Array = np.zeros(0, bool)
 
     def see(
@@ -260,44 +198,97 @@ class Rows(Counter):
         rows = table.shape[self.axis if self.axis < table.ndim else 0]
         if self.read.size != rows:
             self.read = np.zeros(rows, bool)
-        at = np.asarray(index[..., 0] if self.first else index).astype(np.int64).reshape(-1)
-        self.read[at[(at >= -rows) & (at < rows)]] = True
+        if self.between:
+            self.read[_slice(operands, self.axis)] = True
+        else:
+            at = np.asarray(index[..., 0] if self.first else index).astype(np.int64).reshape(-1)
+            self.read[at[(at >= -rows) & (at < rows)]] = True
         return bool(self.read.all())
 
     def items(self) -> list[Item]:
         rows = self.read.size
         return [rows_item(self.name, np.packbits(self.read).tobytes(), rows)] if rows > 1 else []
 
+    def reach(self) -> Reach | None:
+        by = self.inputs[self.index]
+        index, ends = ("", by) if self.between else (by, "")
+        known = self.read if self.read.size else np.zeros((), bool)
+        axis = self.axis if self.read.size else None
+        return Reach(self.scope, self.inputs[self.table], known, axis, index, ends)
 
-# the operand that multiplies a weight, and the axis of that operand that runs along the weight
-# (None: elementwise, broadcast)
-Factor: TypeAlias = "tuple[int, int | None]"
+
+def _slice(operands: Sequence[Any], axis: int) -> slice:
+    """Returns the part of an axis that the operands of a Slice select."""
+    table, starts, ends, axes, steps = [*operands, None, None][:5]
+    rank = np.ndim(table)
+    along = (
+        range(np.size(starts)) if axes is None else [int(a) % rank for a in np.reshape(axes, -1)]
+    )
+    if axis % rank not in along:
+        return slice(None)
+    at = along.index(axis % rank)
+    step = 1 if steps is None else int(np.reshape(steps, -1)[at])
+    first, last = int(np.reshape(starts, -1)[at]), int(np.reshape(ends, -1)[at])
+    return slice(*slice(first, last, step).indices(np.shape(table)[axis]))
+
+
+class Factor(NamedTuple):
+    """The operand that multiplies a weight, its axis that runs along the weight, and that axis of
+    the weight.
+    """
+
+    operand: int
+    axis: int
+    along: int
+
+
+# elements of an operand that decide a result -> as a mask of the result, by all operands
+Chosen: TypeAlias = "Callable[[Sequence[Any]], Any]"
+# (operator, operand that is a weight) -> where its elements can matter
+CHOSEN: dict[tuple[str, int], Chosen] = {
+    ("Mul", 0): lambda x: x[1] != 0,
+    ("Mul", 1): lambda x: x[0] != 0,
+    ("Div", 1): lambda x: x[0] != 0,
+    ("PRelu", 1): lambda x: x[0] < 0,
+    ("Where", 1): lambda x: x[0] != 0,
+    ("Where", 2): lambda x: x[0] == 0,
+    ("Max", 0): lambda x: x[0] >= x[1],
+    ("Max", 1): lambda x: x[1] >= x[0],
+    ("Min", 0): lambda x: x[0] <= x[1],
+    ("Min", 1): lambda x: x[1] <= x[0],
+}
 
 
 class Elements(Counter):
-    """The elements of a weight that can matter: those that meet a factor other than 0, or all
-    elements if the operator is not known to multiply.
+    """The elements of a weight that can matter: those that meet a factor other than 0, those that
+    are chosen, or all elements if the operator is not known.
+
+    `index`: the value that selects rows of the weight if the factor is a OneHot.
     """
 
-    def __init__(self, name: str, size: int, operand: int, factor: Factor | None) -> None:
+    def __init__(
+        self, name: str, size: int, inputs: Sequence[str], operand: int,
+        factor: Factor | Chosen | None, scope: str = "", index: str = "",
+    ) -> None:  # fmt: skip
         self.name, self.size, self.operand, self.factor = name, size, operand, factor
-        self.met: Array = np.zeros(1, bool)
+        self.value, self.scope, self.index = inputs[operand], scope, index
+        self.met: Array = np.zeros((), bool)
+        self.shape: tuple[int, ...] = ()
 
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
     ) -> bool:
-        if self.factor is None:
-            self.met[:] = True
-            return True
-        other, axis = self.factor
-        x = operands[other]
-        if not isinstance(x, np.ndarray) or (axis is not None and not -x.ndim <= axis < x.ndim):
-            self.met[:] = True
-            return True
-        if axis is None:
-            met = _reduced(np.asarray(x != 0), np.shape(operands[self.operand]))
-        else:
-            met = _met(np.moveaxis(x, axis, 0))
+        self.shape, known = (
+            np.shape(operands[self.operand]),
+            all(x is None or isinstance(x, np.ndarray) for x in operands),
+        )
+        met: Array = np.ones((), bool)
+        if isinstance(self.factor, Factor):
+            x, axis = operands[self.factor.operand], self.factor.axis
+            if known and x is not None and -x.ndim <= axis < x.ndim:
+                met = _met(np.moveaxis(x, axis, 0))
+        elif self.factor is not None and known:
+            met = _reduced(np.asarray(self.factor(operands)), self.shape)
         self.met = met if self.met.shape != met.shape else self.met | met
         return bool(self.met.all())
 
@@ -306,6 +297,20 @@ class Elements(Counter):
         count = round(share * self.size)
         left = self.size - count
         return [Item(WEIGHTS, self.name, count, self.size, f"{left:,} not used" if left else "")]
+
+    def reach(self) -> Reach | None:
+        if not isinstance(self.factor, Factor) or self.met.ndim != 1:
+            return Reach(self.scope, self.value, self.met)
+        along = self.factor.along
+        wide = self.shape[along] if len(self.shape) > along else 1
+        if self.met.size == wide:
+            return Reach(self.scope, self.value, self.met, along, self.index)
+        if self.met.size % wide or not self.shape[0] or self.shape[0] % (self.met.size // wide):
+            return Reach(self.scope, self.value, np.ones((), bool))
+        groups = self.met.size // wide  # of a convolution
+        each = np.repeat(self.met.reshape(groups, wide), self.shape[0] // groups, axis=0)
+        mask = each.reshape(*each.shape, *(1 for _ in self.shape[2:]))
+        return Reach(self.scope, self.value, mask)
 
 
 def _met(x: Array) -> Array:

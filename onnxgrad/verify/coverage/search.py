@@ -5,124 +5,48 @@ and computes the coverage.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
-from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.protobufs import elements, every_graph, every_node, model_nodes, weight_elements
-from onnxgrad.ir.storage.external_data import internalize
-from onnxgrad.verify.compare import has_finite
-from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, Item, has_row
+from onnxgrad.ir.protobufs import elements, model_nodes, weight_elements
+from onnxgrad.verify.coverage.cases import MODELS, Cases
+from onnxgrad.verify.coverage.counters import DEFAULTS, Goal, Item
+from onnxgrad.verify.coverage.differing import MOST_ROWS, Differing, as_counts
+from onnxgrad.verify.coverage.goals import parted
 from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage, Sizes
-from onnxgrad.verify.coverage.targets import LOOKUPS, axis_of
 from onnxgrad.verify.feeds.dims import roles
-from onnxgrad.verify.feeds.edge_cases import SEARCH, SMALL, Variation, overridden
-from onnxgrad.verify.feeds.generate import Feeder
+from onnxgrad.verify.feeds.edge_cases import SEARCH, SMALL, overridden
 from onnxgrad.verify.feeds.proof_cases import Results, small
-from onnxgrad.verify.float64_check import Oracle
-from onnxgrad.verify.onnxruntime_check import as_computed
-from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.trials import Trial
-
-MOST_ROWS = 64  # rows of a table that runs have to read, if more differ
-
-
-def differing_rows(a: ProofModel, b: ProofModel) -> dict[str, list[int]]:
-    """Returns, by table, the rows that differ between initializers of the same name, shape and
-    type in which nodes of `a` look up rows. Raises InputError if data is damaged or missing.
-    """
-    theirs = {t.name: t for t in _initializers(b.proto)}
-    found = {}
-    axes = dict(_tables(a.proto))
-    for tensor in _initializers(a.proto):
-        other = theirs.get(tensor.name)
-        if tensor.name not in axes or other is None or not tensor.dims:
-            continue
-        if list(tensor.dims) != list(other.dims) or tensor.data_type != other.data_type:
-            continue
-        rows = _rows(tensor, a, other, b, axes[tensor.name])
-        if rows:
-            found[tensor.name] = rows
-    return found
-
-
-def chosen(rows: list[int]) -> list[int]:
-    """Returns at most MOST_ROWS of the rows, evenly spread."""
-    if len(rows) <= MOST_ROWS:
-        return rows
-    return [rows[int(i)] for i in np.linspace(0, len(rows) - 1, MOST_ROWS).round()]
-
-
-def _rows(x: TensorProto, a: ProofModel, y: TensorProto, b: ProofModel, axis: int) -> list[int]:
-    if x.raw_data and x.raw_data == y.raw_data:
-        return []
-    p, q = (np.moveaxis(_values(t, s), axis, 0) for t, s in ((x, a), (y, b)))
-    if p.dtype == object:
-        differ = p != q
-    else:  # by bits, because NaN differs from NaN
-        p, q = (np.ascontiguousarray(v).reshape(len(v), -1).view(np.uint8) for v in (p, q))
-        differ = p != q
-    return [int(i) for i in np.flatnonzero(differ.reshape(len(p), -1).any(axis=1))]
-
-
-def _values(tensor: TensorProto, subject: ProofModel) -> np.ndarray[Any, Any]:
-    if tensor.data_location == TensorProto.EXTERNAL and isinstance(subject.source, Path):
-        tensor = internalize(tensor, subject.source.parent)
-    return elements(tensor)
-
-
-def _initializers(model: ModelProto) -> Iterator[TensorProto]:
-    for graph in every_graph(model.graph):
-        yield from graph.initializer
-
-
-def _tables(model: ModelProto) -> Iterator[tuple[str, int]]:
-    for node in every_node(model.graph.node):
-        for table, index in LOOKUPS.get(node.op_type, ()):
-            if len(node.input) > max(table, index):
-                yield node.input[table], axis_of(node)
-
 
 _FEW_TRIES = 1  # for a model that is not small, up to this many elements of weights
 _MOST_WEIGHTS = 1 << 18
 _ALONE = 16  # defaults that are overridden one at a time, if all at once fail
 _ROW_CASES = 16
+_ROUNDS = 8  # of values that are solved for
+_IDLE = 3  # rounds, and tries, that may reach nothing more in turn
+_MORE_RUNS, _ROWS = 4, 32  # cases, and rows of each, in which weights that differ may matter
+_ALL_ROWS = 1 << 16  # that a small model reads
 _RECURRENT = {"LSTM", "GRU", "RNN"}  # these crash onnxruntime at an empty batch
-_MODELS = ("original", "candidate")
 
 
 @dataclass
-class Search:
-    """The search for more cases of one proof. `trials` gets new cases after the usual ones.
-    `at_zero` gets the cases with an empty dimension, which are compared in onnxruntime only.
+class Search(Cases):
+    """The search for more cases of one proof. `at_zero` gets the cases with an empty dimension,
+    which are compared in onnxruntime only.
     """
 
-    original: ProofModel
-    candidate: ProofModel
-    session: Session | None
-    oracle: Oracle | None
-    trials: list[Trial]
-    seeds: Sequence[int]
-    dims: Mapping[str, int]
-    refused: list[tuple[Mapping[str, int], RunFailed]]
-    feeder: Feeder
+    all_constants: bool = True  # also weights that differ have to be read, not tables alone
     at_zero: list[Trial] = field(default_factory=list)
     _defaults: list[Item] = field(default_factory=list)
-    _rows: dict[str, list[int]] = field(default_factory=dict)
     _not_at: dict[str, dict[int, str]] = field(default_factory=dict)
     _not_empty: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def _model(self) -> ModelProto:
-        return self.original.proto
 
     def run(self) -> None:
         """Searches for all kinds of cases."""
@@ -136,8 +60,10 @@ class Search:
             varied = self._feeds(self._plan, self.seeds[0], SMALL)
             if any(not _same(usual[name], varied[name]) for name in usual):
                 self._add(self._plan, self.seeds[0], SMALL)
+        self._solve()
         self._raise()
-        self._differing()
+        self._read_rows()
+        self._meet()
         self._empty()
 
     def coverage(self, zero_refused: Mapping[str, str], given: bool = False) -> Coverage:
@@ -152,73 +78,21 @@ class Search:
         items = oracle.covered("original")
         if not any(trial.exact is not None for trial in self.trials) or oracle.left <= 0:
             return Coverage(sizes=sizes, why=f"the float64 check did not run: {oracle.why}")
+        unread = self.differing.unread(oracle.reached("original"))
         return Coverage(
             (*items, *self._defaults),
             tuple(oracle.covered("candidate")),
             sizes,
-            {} if given else self._unread(items),
+            as_counts(unread, True),
+            as_counts(unread, False),
         )
 
-    # ---- one case --------------------------------------------------------------------------------
-
-    def _try(self, feeds: Results, case: Case) -> Trial | None:
-        """Returns a trial if the original runs on the feeds and agrees with itself."""
-        try:
-            expected = None if self.session is None else self.session.run(feeds)
-        except RunFailed:
-            return None
-        exact = None if self.oracle is None else _tried(self.oracle, self.oracle.original, feeds)
-        if expected is None:
-            expected = exact
-        if expected is None or (self.oracle is not None and self._runs and exact is None):
-            return None
-        if not all(map(has_finite, expected.values())):
-            return None
-        first = self.trials[0]
-        trial = Trial(case, feeds, expected, exact=exact, ties=first.ties, excuse=first.excuse)
-        agrees = exact is None or trial.agrees(as_computed(exact, expected))
-        return trial if agrees else None
-
-    def _feeds(self, plan: Mapping[str, int], seed: int, how: Variation | None = None) -> Results:
-        return self.feeder.feeds(seed=seed, dims=dict(plan), how=how)
-
-    def _add(self, plan: Mapping[str, int], seed: int, how: Variation) -> Trial | None:
-        """Tries a variation, and adds it to the trials if it runs."""
-        trial = self._try(self._feeds(plan, seed, how), Case(dict(plan), seed, how=str(how)))
-        if trial is not None:
-            self._answered(trial)
-            self.trials.append(trial)
-        return trial
-
-    @property
-    def _runs(self) -> bool:
-        """True if the float64 check runs the original."""
-        return bool(self.trials) and self.trials[0].exact is not None
-
-    @property
-    def _plan(self) -> Mapping[str, int]:
-        return self.trials[0].case.dims
-
-    # ---- what was reached ------------------------------------------------------------------------
-
-    @property
-    def _counts(self) -> bool:
-        """True if coverage is counted and there is time for more cases."""
-        oracle = self.oracle
-        return oracle is not None and self._runs and oracle.left > oracle.budget / 2
-
-    def _answered(self, trial: Trial) -> None:
-        """Runs the second model in float64, so that its coverage counts too."""
-        if self.oracle is not None and trial.exact is not None and trial.answer is None:
-            trial.answer = _tried(self.oracle, self.oracle.candidate, trial.feeds)
-
-    def _score(self, then: str = "") -> tuple[int, int]:
-        """Returns how many decisions of both models were reached, and how many are missing."""
-        assert self.oracle is not None
-        found = [i for which in _MODELS for i in self.oracle.covered(which, then)]
-        decisions = [i for i in found if i.kind in DECISIONS]
-        reached = sum(i.reached for i in decisions)
-        return reached, sum(i.of for i in decisions) - reached
+    @cached_property
+    def differing(self) -> Differing:
+        """The constants that differ. A caller that can prove some of them otherwise adds their
+        names to its `explained`.
+        """
+        return Differing(self.original, self.candidate, self.all_constants)
 
     def _raise(self) -> None:
         """Adds cases that reach more thresholds, branches and turns."""
@@ -231,52 +105,83 @@ class Search:
             plan = min(
                 (t.case.dims for t in self.trials), key=lambda dims: math.prod(dims.values())
             )
+        idle = 0
         for seed, how in enumerate(tries, max(self.seeds) + 1):
+            if idle == 2 * _IDLE or not self._score()[1] or not self._counts:
+                return
+            better = self._better(partial(self._add, plan, seed, how))
+            idle = 0 if better else idle + 1
+
+    # ---- values that are solved for ------------------------------------------------------------
+
+    def _solve(self) -> None:
+        """Adds cases with values and sizes at the thresholds of both models."""
+        if not self._counts or not small(self._model):
+            return
+        idle, finite = 0, True
+        for turn in range(_ROUNDS):
+            wishes = self._wishes({which: self._goals(which) for which in MODELS})
             reached, missing = self._score()
             if not missing or not self._counts:
                 return
-            self._score("mark")
-            trial = self._add(plan, seed, how)
-            if trial is None or self._score()[0] <= reached:
-                self._score("back")
-                if trial is not None:
-                    self.trials.remove(trial)
+            for plan in self._sized(wishes.sizes):
+                self._better(partial(self._add, plan, self.seeds[0]))
+            wanted = parted(wishes.values, finite)
+            if wanted:
+                self._better(partial(self._filled, wanted, turn))
+            now = self._score()[0]
+            idle = 0 if now > reached else idle + 1
+            if idle == 2 or not wanted:
+                if not finite:
+                    return
+                idle, finite = 0, False  # NaN and infinite values come last
+
+    def _goals(self, which: str) -> list[Goal]:
+        return [] if self.oracle is None else self.oracle.goals(which)
 
     # ---- tables ----------------------------------------------------------------------------------
 
-    def _differing(self) -> None:
-        """Adds cases that read rows in which the tables of the two models differ."""
-        self._rows = differing_rows(self.original, self.candidate)
-        if not self._rows:
+    def _read_rows(self) -> None:
+        """Adds cases that read rows in which the tables of the two models differ: 64 of each, or
+        all of a small model.
+        """
+        if self.oracle is None or not self._runs:
             return
-        plan = max((t.case.dims for t in self.trials), key=lambda dims: sum(dims.values()))
-        for turn in range(_ROW_CASES):
-            wanted = {t: rows for t, rows in self._left().items() if rows}
-            if not wanted:
+        most, left = _ALL_ROWS if small(self._model) else MOST_ROWS, -1
+        for _ in range(_ROW_CASES):
+            goals, tables = self.differing.goals(self.oracle.reached("original"), most)
+            now = sum(len(goal.wanted) for goal in goals)
+            if not goals or now == left:
                 return
-            trial = self._add(plan, self.seeds[0] + turn, Variation(rows=wanted))
-            if trial is None or (self._counts and self._left() == wanted):
+            left = now
+            wishes, how = self._wishes({"original": goals}), f"rows that differ of {tables[0]}"
+            for symbol, sizes in wishes.sizes.items():
+                for plan in self._sized({symbol: {max(sizes)}}):
+                    self._add(plan, self.seeds[0])
+            if wishes.values and self._filled(wishes.values, 0, how) is None:
                 return
 
-    def _left(self) -> dict[str, list[int]]:
-        """Returns the rows that are still to be read: up to MOST_ROWS for each table."""
-        known = _tables_of(self.oracle.covered("original") if self.oracle is not None else [])
-        left = {}
-        for table, rows in ((t, r) for t, r in self._rows.items() if t in known):
-            item = known[table]
-            read = sum(has_row(item, row) for row in rows)
-            unread = [row for row in chosen(rows) if not has_row(item, row)]
-            left[table] = unread[: max(0, min(MOST_ROWS, len(rows)) - read)]
-        return left
+    def _meet(self) -> None:
+        """Adds cases of more rows in which weights that differ matter, such as those behind units
+        that were 0.
+        """
+        if self.oracle is None or not self._runs or not self.all_constants:
+            return
+        left = self._unmet()
+        for turn in range(1, _MORE_RUNS + 1) if left else ():
+            trial = self._add(self._with_rows(lambda name: _ROWS), max(self.seeds) + turn)
+            now = self._unmet()
+            if trial is not None and now >= left:
+                self.trials.remove(trial)
+            left = min(now, left)
+            if not left or (trial is not None and now >= left and turn > 1):
+                return
 
-    def _unread(self, items: Sequence[Item]) -> dict[str, int]:
-        known = _tables_of(items)
-        counts = {
-            table: sum(not has_row(known[table], row) for row in rows)
-            for table, rows in self._rows.items()
-            if table in known
-        }
-        return {table: count for table, count in counts.items() if count}
+    def _unmet(self) -> int:
+        """Returns the number of elements of weights that differ and mattered in no run."""
+        assert self.oracle is not None
+        found = self.differing.unread(self.oracle.reached("original"))
+        return sum(as_counts(found, False).values())
 
     # ---- defaults --------------------------------------------------------------------------------
 
@@ -310,10 +215,6 @@ class Search:
         return trial is not None
 
     # ---- sizes -----------------------------------------------------------------------------------
-
-    def _open(self) -> Iterator[str]:
-        """Yields the symbols whose size is not fixed by the user."""
-        yield from (s for s in roles(self._model.graph) if s not in self.dims)
 
     def _sizes(self) -> None:
         """Tries size 2 for every dimension that ran only at 1."""
@@ -371,21 +272,6 @@ class Search:
             elif zero:
                 ran.add(0)
             yield Sizes(symbol, tuple(sorted(ran)), refused, self._not_empty.get(symbol, ""))
-
-
-def _tried(
-    oracle: Oracle, run: Callable[[Results], Results | None], feeds: Results
-) -> Results | None:
-    """Runs a model for an optional case: a failure leaves no reason behind."""
-    why = oracle.why
-    found = run(feeds)
-    if oracle.left > 0:
-        oracle.why = why
-    return found
-
-
-def _tables_of(items: Sequence[Item]) -> dict[str, Item]:
-    return {item.where: item for item in items if item.kind == ROWS}
 
 
 def _same(a: object, b: object) -> bool:

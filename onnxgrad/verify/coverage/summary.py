@@ -11,6 +11,7 @@ from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, WEIGHTS
 from onnxgrad.wording import counted, option
 
 _TABLES = 2  # in the line
+_NAMED = 3  # decisions that were not reached, in the line
 _WORDS = {DEFAULTS: "defaults overridden", WEIGHTS: "elements of weights"}
 
 
@@ -39,15 +40,16 @@ class Coverage(Plain):
     items: the decisions of the original (thresholds, branches, loop turns, defaults), its tables
     and its weights. second: the decisions of the second model. sizes: the sizes of every symbolic
     dimension. unread: by table, how many rows differ between the models and were read by no run.
-    why: why nothing was counted.
+    unmet: by weight, how many elements differ and mattered in no run. why: why nothing was counted.
     """
 
-    json_keys = "share line why items second sizes=by_symbol unread"
+    json_keys = "share line why items second sizes=by_symbol unread unmet"
 
     items: tuple[Item, ...] = ()
     second: tuple[Item, ...] = ()
     sizes: tuple[Sizes, ...] = ()
     unread: Mapping[str, int] = field(default_factory=dict)
+    unmet: Mapping[str, int] = field(default_factory=dict)
     why: str = ""
 
     @property
@@ -57,13 +59,38 @@ class Coverage(Plain):
 
     @property
     def share(self) -> float | None:
-        """The reached share of thresholds, branches, loop turns and defaults; 1.0 if there are
-        none, None if the share is unknown.
+        """The reached share of thresholds, branches, loop turns and defaults of both models; 1.0 if
+        there are none, None if the share is unknown.
         """
         if self.why:
             return None
-        reached, of = _total(i for i in self.items if i.kind in DECISIONS)
+        reached, of = _total(i for i in self._decisions)
         return reached / of if of else 1.0
+
+    @property
+    def _decisions(self) -> list[Item]:
+        """The decisions of both models; those that both have, with the same result, once."""
+        both = [*self.items, *self._others]
+        return [i for i in both if i.kind in DECISIONS]
+
+    @property
+    def _others(self) -> list[Item]:
+        """The items of the second model that are not those of the original."""
+        left = list(self.items)
+        found = []
+        for item in self.second:
+            if item in left:
+                left.remove(item)
+            elif item.kind in DECISIONS:
+                found.append(item)
+        return found
+
+    @property
+    def missed(self) -> list[str]:
+        """Descriptions of the decisions that no run reached."""
+        ours = [f"{i.where}: {i.missing}" for i in self.items if i.missing and i.kind in DECISIONS]
+        theirs = [f"second model: {i.where}: {i.missing}" for i in self._others if i.missing]
+        return [*ours, *theirs]
 
     @property
     def line(self) -> str:
@@ -82,7 +109,10 @@ class Coverage(Plain):
         ]
         if second:
             parts.append(f"and of the second model {', '.join(second)}")
-        return f"covered: {', '.join(parts)}" if parts else ""
+        missed, more = self.missed[:_NAMED], len(self.missed) - _NAMED
+        rest = [f"{more:,} more"] if more > 0 else []
+        names = f"; not reached: {'; '.join([*missed, *rest])}" if missed else ""
+        return f"covered: {', '.join(parts)}{names}" if parts else ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -96,13 +126,16 @@ class Coverage(Plain):
     @property
     def details(self) -> tuple[str, ...]:
         """The items that were not reached, and the sizes that ran."""
-        second = [i for i in self.second if i.kind in DECISIONS and i not in self.items]
         return (
             *(f"{_place(item)}: {item.missing}" for item in self.items if item.missing),
-            *(f"second model: {item.where}: {item.missing}" for item in second if item.missing),
+            *(f"second model: {i.where}: {i.missing}" for i in self._others if i.missing),
             *(
                 f"{table!r}: {counted(n, 'row')} that differ were read by no run"
                 for table, n in self.unread.items()
+            ),
+            *(
+                f"{name!r}: {counted(n, 'element')} that differ mattered in no run"
+                for name, n in self.unmet.items()
             ),
             *map(str, self.sizes),
         )
@@ -114,7 +147,7 @@ class Coverage(Plain):
         wish = f"{option('--coverage', 'coverage=')} asks for {wanted:.4g}"
         if self.share is None:
             return f"coverage is unknown ({self.why}), and {wish}"
-        missed = sum(i.of - i.reached for i in self.items if i.kind in DECISIONS)
+        missed = sum(i.of - i.reached for i in self._decisions)
         return f"coverage is {self.share:.4g}, and {wish} ({missed:,} not reached; -v lists them)"
 
 

@@ -12,20 +12,27 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir.protobufs import every_node, graphs_of, scheduled
+from onnxgrad.ir.attributes import values_of
+from onnxgrad.ir.protobufs import elements, every_node, graphs_of, model_nodes, scheduled
 from onnxgrad.verify.coverage.counters import (
-    SIDES,
+    CHOSEN,
+    Array,
     Attributes,
     Branches,
+    Chosen,
     Counter,
     Elements,
     Factor,
     Rows,
-    Thresholds,
     Turns,
 )
+from onnxgrad.verify.coverage.integers import CAST_BACK
+from onnxgrad.verify.coverage.sides import COMPARED, SIDES
+from onnxgrad.verify.coverage.thresholds import KEYS, Keys, Slices, Thresholds
+from onnxgrad.verify.coverage.trees import TREES, Trees
 
 _CONSTANT, _SIZES, _DATA = 0, 1, 2
 _DRAWS = {"RandomNormal", "RandomUniform"}  # these have no operand
@@ -39,15 +46,31 @@ _MOVES = {
 }  # fmt: skip
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
            TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4}  # fmt: skip
-# (operator, operand that is a weight) -> the operand that multiplies it, and along which axis
+# (operator, operand that is a weight) -> the operand that multiplies it
 _FACTORS: dict[tuple[str, int], Factor] = {
-    ("MatMul", 1): (0, -1),
-    ("MatMul", 0): (1, -2),
-    ("Conv", 1): (0, 1),
-    ("ConvTranspose", 1): (0, 1),
-    ("Mul", 0): (1, None),
-    ("Mul", 1): (0, None),
+    ("MatMul", 1): Factor(0, -1, -2),
+    ("MatMul", 0): Factor(1, -2, -1),
+    ("Conv", 1): Factor(0, 1, 1),
+    ("ConvTranspose", 1): Factor(0, 1, 0),
 }
+# operators that compare sizes with constants
+_SIZED = {*_COMPARISONS, "Max", "Min", "Clip", "Mod"}
+# operators that pass the sizes of a Shape on as they are
+_VIEWS = {"Gather", "Slice", "Squeeze", "Unsqueeze", "Cast", "Concat", "Identity", "Reshape",
+          "Range", "Expand"}  # fmt: skip
+_NARROW = {
+    TensorProto.BOOL, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ, TensorProto.INT4, TensorProto.INT8,
+    TensorProto.INT16, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT4, TensorProto.UINT8,
+    TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+}  # fmt: skip
+# operands that are positions and sizes, which no cast narrows
+_POSITIONS = {
+    ("Gather", 1), ("GatherElements", 1), ("GatherND", 1), ("Reshape", 1), ("Expand", 1),
+    ("Slice", 1), ("Slice", 2), ("Slice", 3), ("Slice", 4), ("Tile", 1), ("ConstantOfShape", 0),
+    ("Pad", 1), ("TopK", 1), ("ScatterND", 1), ("ScatterElements", 1), ("Range", 0), ("Range", 1),
+    ("Range", 2), ("Unsqueeze", 1), ("Split", 1),
+}  # fmt: skip
 # operator -> (table, index) of each lookup
 LOOKUPS = {
     "Gather": ((0, 1),),
@@ -102,13 +125,20 @@ class Targets:
         self._levels: dict[str, int] = {}
         self._makers: dict[str, NodeProto] = {}
         self._weights: dict[str, tuple[str, int]] = {}
-        self._scope = ""
+        self._tensors: dict[str, TensorProto] = {}
+        self._scope = self._function = ""
+        reads = [(n.op_type, i, x) for n in model_nodes(model) for i, x in enumerate(n.input)]
+        others = {name for op, i, name in reads if (op, i) not in _POSITIONS}
+        outputs = {v.name for v in model.graph.output}
+        self._positions = {name for _, _, name in reads} - others - outputs
+        self._cast = {name for op, _, name in reads if op == "Cast"}
         given = {v.name for v in model.graph.input}
         open_defaults = given if model.ir_version >= 4 else set[str]()
         self._levels.update(dict.fromkeys(given, _DATA))
         self._graph(model.graph, open_defaults)
         for function in model.functions:
             self._scope = f"{function.name}: "
+            self._function = ":".join((function.domain, function.name, function.overload))
             self._levels, self._makers, self._weights = (
                 dict.fromkeys(function.input, _DATA),
                 {},
@@ -147,9 +177,10 @@ class Targets:
     def _graph(self, graph: GraphProto, overridable: Iterable[str] = ()) -> None:
         for tensor in graph.initializer:
             self._levels[tensor.name] = _DATA if tensor.name in overridable else _CONSTANT
-            elements = math.prod(tensor.dims)
-            if elements > 1 and tensor.data_type in _FLOATS:
-                self._weights[tensor.name] = (tensor.name, elements)
+            self._tensors[tensor.name] = tensor
+            size = math.prod(tensor.dims)
+            if size > 1 and tensor.data_type in _FLOATS:
+                self._weights[tensor.name] = (tensor.name, size)
         self._nodes(graph.node)
 
     def _nodes(self, nodes: Iterable[NodeProto]) -> None:
@@ -177,29 +208,79 @@ class Targets:
 
     def _of_node(self, node: NodeProto) -> Iterator[Counter]:
         where = f"{self._scope}{node.op_type} → {node.output[0] if node.output else ''!r}"
-        if node.op_type in SIDES and (names := self._bounds(node)):
-            yield Thresholds(node.op_type, where, names)
-        if node.op_type == "If" and self._level(node.input[0]) != _CONSTANT:
+        op, inputs, scope = node.op_type, list(node.input), self._function
+        count, sized = self._bounds(node) if op in SIDES else (0, False)
+        if count:
+            back = op == "Cast" and node.output[0] in self._cast
+            least = None if not sized else 1 if self._is_size(inputs) else -np.inf
+            yield Thresholds(CAST_BACK if back else op, where, inputs, count, least, scope)
+        first = self._level(inputs[0]) if inputs else _CONSTANT
+        if op in KEYS and first == _DATA:
+            yield from self._keys(node, where)
+        if op in TREES and first == _DATA:
+            yield Trees(where, inputs[0], scope)
+        if op == "Slice" and first != _CONSTANT:
+            fixed = [i for i in (1, 2) if len(inputs) <= i or self._level(inputs[i]) == _CONSTANT]
+            yield Slices(where, inputs[0], fixed, scope)
+        if op == "If" and first != _CONSTANT:
             yield Branches(where)
-        if node.op_type in ("Loop", "Scan"):
+        if op in ("Loop", "Scan"):
             yield Turns(where, self._turns(node))
         yield from self._tables(node)
         yield from self._elements(node)
 
-    def _bounds(self, node: NodeProto) -> list[str]:
-        """Returns a name for each bound of a node that counts."""
+    def _bounds(self, node: NodeProto) -> tuple[int, bool]:
+        """Returns the number of a node's bounds, and whether they are bounds of sizes."""
         op, levels = node.op_type, [self._level(name) for name in node.input]
-        if op == "Where":
-            return [] if levels[0] != _DATA or self._compared(node.input[0]) else ["the condition"]
-        if max(levels, default=_CONSTANT) != _DATA:
-            return []
-        if op in ("Max", "Min"):
-            return ["its bound"] if sorted(levels) == [_CONSTANT, _DATA] else []
+        if op == "Where" and self._compared(node.input[0]):
+            return 0, False
+        if op == "Cast":
+            to = next((a.i for a in node.attribute if a.name == "to"), 0)
+            if to not in _NARROW or node.output[0] in self._positions:
+                return 0, False
+        compared = [levels[i] for i in COMPARED.get(op, range(len(levels))) if i < len(levels)]
+        level = max(compared, default=_CONSTANT)
+        if op in ("Max", "Min") and (len(levels) != 2 or min(levels) != _CONSTANT):
+            return 0, False
+        if level == _SIZES:
+            return int(op in _SIZED and min(levels) == _CONSTANT), True
+        if level != _DATA:
+            return 0, False
         if op == "Clip":
             given = [name for name in node.input[1:3] if name]
             attributes = [a.name for a in node.attribute if a.name in ("min", "max")]
-            return ["its bound"] * len(given or attributes)
-        return ["its bound"] * (2 if op in ("Shrink", "HardSigmoid", "HardSwish") else 1)
+            return len(given or attributes), False
+        return (2 if op in ("Shrink", "HardSigmoid", "HardSwish", "GridSample") else 1), False
+
+    def _is_size(self, names: Sequence[str]) -> bool:
+        """Returns whether values are sizes of other values, not computed from sizes."""
+        todo, seen = [n for n in names if self._level(n) == _SIZES], set[str]()
+        while todo:
+            name = todo.pop()
+            maker = self._makers.get(name)
+            if maker is None or maker.op_type not in _VIEWS | {"Shape", "Size"}:
+                return False
+            if maker.op_type in _VIEWS and name not in seen:
+                todo += [n for n in maker.input if self._level(n) == _SIZES]
+            seen.add(name)
+        return True
+
+    def _keys(self, node: NodeProto, where: str) -> Iterator[Counter]:
+        known = values_of(node)
+        for name in KEYS[node.op_type]:
+            keys = known.get(name)
+            if keys is None and name == "replaced_value_float" and "imputed_value_floats" in known:
+                keys = 0.0
+            if isinstance(keys, TensorProto):
+                keys = elements(keys)
+            if keys is None or not np.size(keys):
+                continue
+            array = np.asarray(keys).reshape(-1)
+            if array.dtype.kind in "SOU":
+                texts = [k.decode("utf-8", "replace") if isinstance(k, bytes) else k for k in array]
+                array = np.array(texts, object)
+            columns = max((len(v) for k, v in known.items() if k.startswith("imputed")), default=1)
+            yield Keys(where, array, node.input[0], columns, self._function)
 
     def _compared(self, name: str) -> bool:
         """True if a truth value comes from a comparison, which counts itself."""
@@ -229,25 +310,61 @@ class Targets:
         return ("any",) if fixed and goes_on else ("0", "1", "many")
 
     def _tables(self, node: NodeProto) -> Iterator[Counter]:
-        for table, index in LOOKUPS.get(node.op_type, ()):
-            if len(node.input) <= max(table, index) or not node.input[table]:
+        inputs, op, scope = list(node.input), node.op_type, self._function
+        for table, index in LOOKUPS.get(op, ()):
+            if len(inputs) <= max(table, index) or not inputs[table]:
                 continue
-            name = self._weights.get(node.input[table], (node.input[table], 0))[0]
-            fixed = self._level(node.input[table]) == _CONSTANT or name in self._weights
-            if fixed and self._level(node.input[index]) == _DATA:
-                yield Rows(
-                    self._scope + name, table, index, axis_of(node), node.op_type == "GatherND"
-                )
+            fixed, name = self._table(inputs[table])
+            if fixed and self._level(inputs[index]) != _CONSTANT:
+                yield Rows(name, inputs, table, index, axis_of(node), scope, first=op == "GatherND")
+        if op == "Slice" and len(inputs) > 2:
+            fixed, name = self._table(inputs[0])
+            if fixed and max(map(self._level, inputs[1:3])) != _CONSTANT:
+                axes = self._numbers(inputs[3]) if len(inputs) > 3 and inputs[3] else np.arange(1)
+                along = [] if axes is None else axes.reshape(-1).tolist()
+                for axis in along:
+                    place = name if axis == along[0] else f"{name} (axis {axis})"
+                    yield Rows(place, inputs, 0, 2, axis, scope, between=True)
+
+    def _table(self, value: str) -> tuple[bool, str]:
+        """Returns whether a value is constant, and the name of its table."""
+        name = self._weights.get(value, (value, 0))[0]
+        known = self._level(value) == _CONSTANT or name in self._weights
+        return known, self._scope + name
+
+    def _numbers(self, name: str) -> Array | None:
+        """Returns a constant of the file, None if the value is none."""
+        if name in self._tensors:
+            return elements(self._tensors[name])
+        maker = self._makers.get(name)
+        if maker is None or maker.op_type != "Constant":
+            return None
+        value = next(iter(values_of(maker).values()), None)
+        return elements(value) if isinstance(value, TensorProto) else np.asarray(value)
 
     def _elements(self, node: NodeProto) -> Iterator[Counter]:
-        if node.op_type in _MOVES:
+        op, inputs = node.op_type, list(node.input)
+        if op in _MOVES:
             return
-        tables = {table for table, _ in LOOKUPS.get(node.op_type, ())}
-        for operand, name in enumerate(node.input):
-            if name in self._weights and operand not in tables:
-                factor = _FACTORS.get((node.op_type, operand))
-                if node.op_type == "Gemm" and operand == 1:
-                    across = any(a.name == "transA" and a.i for a in node.attribute)
-                    factor = (0, 0 if across else 1)
-                weight, size = self._weights[name]
-                yield Elements(self._scope + weight, size, operand, factor)
+        tables = {table for table, _ in LOOKUPS.get(op, ())} | ({0} if op == "Slice" else set())
+        for operand, name in enumerate(inputs):
+            if name not in self._weights or operand in tables:
+                continue
+            factor: Factor | Chosen | None = _FACTORS.get((op, operand))
+            if op == "Gemm" and operand == 1:
+                known = values_of(node)
+                factor = Factor(0, int(not known.get("transA")), int(bool(known.get("transB"))))
+            if len(inputs) == 2 or op == "Where":
+                factor = factor or CHOSEN.get((op, operand))
+            index = self._one_hot(inputs[factor.operand]) if isinstance(factor, Factor) else ""
+            weight, size = self._weights[name]
+            yield Elements(
+                self._scope + weight, size, inputs, operand, factor, self._function, index
+            )
+
+    def _one_hot(self, name: str) -> str:
+        """Returns the indices from which a value was made by OneHot."""
+        maker = self._makers.get(name)
+        while maker is not None and maker.op_type in ("Cast", "Identity", "Reshape"):
+            maker = self._makers.get(maker.input[0])
+        return maker.input[0] if maker is not None and maker.op_type == "OneHot" else ""

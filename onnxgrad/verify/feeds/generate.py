@@ -24,6 +24,7 @@ from onnxgrad.wording import input_option, option
 
 _MAX_ELEMENTS = 2**28  # no generated input is larger than a gigabyte
 _MOST_AXES = 64
+_LIMITS = {"mask": (0.0, 1.0), "count": (0.0, 64.0), "length": (0.0, 64.0)}
 _WORDS = ("alpha", "beta", "gamma", "delta", "one two", "", "Zürich", "42")
 
 
@@ -53,7 +54,8 @@ class Feeder:
         self.model = model
 
     @functools.cached_property
-    def _flow(self) -> DataFlow:
+    def flow(self) -> DataFlow:
+        """The data flow of the model."""
         return DataFlow(self.model)
 
     @functools.cached_property
@@ -87,9 +89,24 @@ class Feeder:
         maker: _Maker | None = None
         for turn, value in enumerate(required_inputs(self.model.graph)):
             if value.name not in feeds:
-                maker = maker or _Maker(self._flow.at(sizes), sizes, seed, edges, how)
+                maker = maker or _Maker(self.flow.at(sizes), sizes, seed, edges, how)
                 feeds[value.name] = maker.make(value.name, value.type, turn)
         return {name: feeds[name] for name in inputs if name in feeds}
+
+    def limits(self, name: str, dims: Mapping[str, int]) -> tuple[float, float]:
+        """Returns the interval of values that make sense for an input: 0 and 1 for a mask, small
+        numbers for counts and lengths, else any numbers.
+        """
+        sizes = self._sizes | dict(dims)
+        for turn, value in enumerate(required_inputs(self.model.graph)):
+            kind = value.type.tensor_type
+            known = kind.elem_type not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
+            if value.name == name and known:
+                shape = [evaluate(dim, sizes) for dim in shape_of(name, kind) or ()]
+                dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+                slot = _slot(name, shape, dtype, uses_of(self.flow.at(sizes), name), turn)
+                return _LIMITS.get(slot.kind, (-math.inf, math.inf))
+        return -math.inf, math.inf
 
 
 def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, int]:

@@ -44,6 +44,7 @@ class DataFlow:
         self.actuals: dict[Key, list[Key]] = defaultdict(list)
         self.formals: dict[Key, list[Key]] = defaultdict(list)
         self.producers: dict[Key, onnx.NodeProto] = {}
+        self.inputs = required_inputs(model.graph)
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         for value in _inferred(model):
             kind = value.type.tensor_type

@@ -14,7 +14,7 @@ import onnx
 
 from onnxgrad.errors import InputError, NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.limits import current
-from onnxgrad.verify.coverage.counters import Item
+from onnxgrad.verify.coverage.counters import Goal, Item, Reach
 from onnxgrad.verify.proof_model import TWO_GB, Model, sendable, source_of
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held
@@ -88,6 +88,16 @@ class Float64:
         with held("float64") as child:
             found = _ask(child, _INFERENCE, "exact.covered", self._key, count, then)
         return [Item(*item) for item in found]
+
+    def goals(self, count: object) -> list[Goal]:
+        """Returns `Reference.goals`. Raises Unsupported."""
+        with held("float64") as child:
+            return [Goal(*g) for g in _ask(child, _INFERENCE, "exact.goals", self._key, count)]
+
+    def reached(self, count: object) -> list[Reach]:
+        """Returns `Reference.reached`. Raises Unsupported."""
+        with held("float64") as child:
+            return [Reach(*r) for r in _ask(child, _INFERENCE, "exact.reached", self._key, count)]
 
 
 def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:

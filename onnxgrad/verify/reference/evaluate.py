@@ -22,7 +22,7 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements
-from onnxgrad.verify.coverage.counters import Item, joined
+from onnxgrad.verify.coverage.counters import Goal, Item, Reach, joined
 from onnxgrad.verify.coverage.targets import Targets
 from onnxgrad.verify.reference.compiled_graph import Clock, Env, Graph, Kept, Run
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
@@ -214,6 +214,16 @@ class Reference:
         if then:
             (self.targets.mark if then == "mark" else self.targets.back)()
         return joined(item for c in self.targets.counters() for item in c.items())
+
+    def goals(self, count: object) -> list[Goal]:
+        """Returns values that would reach more than the runs with this `count`."""
+        counters = self.targets.counters() if count == self._counted else ()
+        return [goal for counter in counters for goal in counter.goals()]
+
+    def reached(self, count: object) -> list[Reach]:
+        """Returns the parts of constants that the runs with this `count` read."""
+        counters = self.targets.counters() if count == self._counted else ()
+        return [reach for counter in counters if (reach := counter.reach()) is not None]
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph:
         """Compiles a graph or subgraph."""

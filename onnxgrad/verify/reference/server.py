@@ -59,6 +59,16 @@ class References:
         reference = self._open.get(key)
         return [] if reference is None else [tuple(item) for item in reference.covered(count, then)]
 
+    def goals(self, key: str, count: object) -> list[tuple[Any, ...]]:
+        """Returns `Reference.goals`; nothing if the model is not open."""
+        reference = self._open.get(key)
+        return [] if reference is None else [tuple(goal) for goal in reference.goals(count)]
+
+    def reached(self, key: str, count: object) -> list[tuple[Any, ...]]:
+        """Returns `Reference.reached`; nothing if the model is not open."""
+        reference = self._open.get(key)
+        return [] if reference is None else [tuple(reach) for reach in reference.reached(count)]
+
 
 def _asking(ask: Ask, domain: str, op: str) -> Callable[..., tuple[Any, ...]]:
     def run(*operands: Any, **attributes: Any) -> tuple[Any, ...]:

@@ -119,6 +119,8 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "exact.open": lambda _, *arguments: _references().open(_ask_parent, *arguments),
     "exact.run": lambda _, *arguments: _references().run(*arguments),
     "exact.covered": lambda _, *arguments: _references().covered(*arguments),
+    "exact.goals": lambda _, *arguments: _references().goals(*arguments),
+    "exact.reached": lambda _, *arguments: _references().reached(*arguments),
     "exact.infer": lambda _, *arguments: _serving().infer_types(*arguments),
 }
 
