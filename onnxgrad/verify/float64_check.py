@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TypeVar
 
 from onnx import ModelProto, TensorProto
@@ -20,8 +21,10 @@ from onnxgrad.verify.coverage.counters import Goal, Item, Reach
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.onnxruntime_check import as_computed
+from onnxgrad.verify.output_dependencies import roundings
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import Float64
+from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.tolerance import (
@@ -31,6 +34,7 @@ from onnxgrad.verify.tolerance import (
     ROUNDED_FACTOR,
     Allowance,
     for_condition,
+    for_rounding,
     in_float64,
     rounded,
     widened,
@@ -96,6 +100,16 @@ class Oracle:
         results = self._run("candidate", names.feeds(feeds))
         return None if results is None else names.results(results)
 
+    def moved(self, which: str, feeds: Results, constants: Roundings, seed: int) -> Results | None:
+        """Returns the outputs of a model, under the original's names, if these constants are
+        rounded differently.
+        """
+        names = self.demands.names
+        if which == "original":
+            return self._run(which, feeds, seed=seed, constants=constants)
+        results = self._run(which, names.feeds(feeds), seed=seed, constants=constants)
+        return None if results is None else names.results(results)
+
     def _run(
         self,
         which: str,
@@ -105,13 +119,15 @@ class Oracle:
         *,
         everywhere: bool = False,
         steps: bool = True,
+        constants: Roundings | None = None,
     ) -> Results | None:
-        count = None if jitter or not steps else (os.getpid(), self._count)
+        counts = not jitter and steps and constants is None
         return self._within_budget(
             which,
             lambda model: model.run(
-                feeds, seconds=self.left, jitter=jitter, seed=seed, count=count,
-                everywhere=everywhere, steps=steps,
+                feeds, seconds=self.left, jitter=jitter, seed=seed,
+                count=(os.getpid(), self._count) if counts else None,
+                everywhere=everywhere, steps=steps, rounded=constants,
             ),
         )  # fmt: skip
 
@@ -218,6 +234,7 @@ def float64_check(
     types = {dtype for of_output in computed.values() for dtype in of_output}
     most = rounded(types)
     count = 0
+    others = _OtherRoundings(oracle)
     for trial in trials:
         if trial.exact is None:
             continue
@@ -228,12 +245,15 @@ def float64_check(
             break
         paths = {name: oracle.demands.on_paths(name) for name in trial.exact}
         new = {name: computed.get(base_name(name, computed), ()) for name in trial.exact}
-        limits = in_float64(trial.exact, trial.noise, new, paths)
+        limits = for_rounding(in_float64(trial.exact, new, paths), others.most)
         near = {name: max(rounded(new[name]), EXACT) for name in trial.exact}
         differences = trial.judge(trial.exact, got, oracle.demands.allows(limits), near)
-        if not all(difference.ok for difference in differences):
-            wider = _for_condition(oracle, trial, trial.exact, limits, found)
+        for widen in (others.widen, partial(_for_condition, oracle, found)):
+            if all(difference.ok for difference in differences):
+                break
+            wider = widen(trial, got, limits)
             if wider is not None:
+                limits = wider
                 differences = trial.judge(trial.exact, got, oracle.demands.allows(wider), near)
         found.add("float64", differences, trial.exact)
         count += 1
@@ -241,8 +261,8 @@ def float64_check(
         names = ", ".join(sorted(TensorProto.DataType.Name(dtype).lower() for dtype in types))
         found.notes.append(
             f"weights were recomputed and rounded to their dtype ({names}), so the float64 check "
-            f"allows {most:g} of the largest value, or {ROUNDED_FACTOR:g} times the original's own "
-            "rounding error"
+            f"allows {most:g} of the largest value, or {ROUNDED_FACTOR:g} times the effect of "
+            "another rounding"
         )
     return found.leg("float64", count, oracle.why if count < len(trials) else "")
 
@@ -290,16 +310,53 @@ def _failed(oracle: Oracle, found: Found, count: int) -> Leg:
     return found.leg("float64", count)
 
 
+class _OtherRoundings:
+    """The effect of constants that only one of the models has, such as 1 / sqrt(2) beside Gelu, or
+    a folded weight: each may be the rounding of another number.
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+        self.most: dict[str, float] = {}  # the largest moves in the cases so far
+
+    @cached_property
+    def _roundings(self) -> tuple[Roundings, Roundings]:
+        return roundings(self.oracle.subjects["original"], self.oracle.subjects["candidate"])
+
+    def widen(
+        self, trial: Trial, got: Results, limits: Mapping[str, Allowance]
+    ) -> dict[str, Allowance] | None:
+        """Runs both models with these constants moved. Returns None if there are none, or if the
+        budget does not allow the runs.
+        """
+        moves: dict[str, float] = {}
+        for which, constants, usual in zip(
+            self.oracle.subjects, self._roundings, (trial.exact or {}, trial.with_parts(got))
+        ):
+            runs = [usual]
+            for seed in range(_PERTURBED_RUNS) if constants else ():
+                run = self.oracle.moved(which, trial.feeds, constants, seed)
+                if run is None:
+                    return None
+                runs.append(trial.with_parts(run))
+            for name, value in noise(runs, trial.alive).items():
+                moves[name] = moves.get(name, 0.0) + value
+        for name, value in moves.items():
+            self.most[name] = max(value, self.most.get(name, 0.0))
+        return for_rounding(limits, self.most) if moves else None
+
+
 def _for_condition(
     oracle: Oracle,
-    trial: Trial,
-    expected: Results,
-    limits: Mapping[str, Allowance],
     found: Found,
+    trial: Trial,
+    got: Results,
+    limits: Mapping[str, Allowance],
 ) -> dict[str, Allowance] | None:
     """Reruns the original with the last bits of every sum perturbed. The effect is rounding, not a
     change; a large effect is noted. Returns None if the budget does not allow the runs.
     """
+    expected = trial.exact or {}
     runs = [expected]
     for seed in range(PERTURBED_RUNS):
         perturbed = oracle.original(trial.feeds, _JITTER, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,11 +12,21 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxgrad.ir.protobufs import elements, every_graph, every_node, graphs_of, reads, scheduled
+from onnxgrad.ir.protobufs import (
+    elements,
+    every_graph,
+    every_node,
+    graphs_of,
+    model_nodes,
+    reads,
+    scheduled,
+)
 from onnxgrad.ir.types import Array
 from onnxgrad.verify.feeds.dims import tensor_types
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import typed
+from onnxgrad.verify.reference.moved_constants import Roundings
+from onnxgrad.verify.tolerance import HALF_UNIT
 
 _TYPES = frozenset({"to", "dtype", "output_dtype"})  # attributes that are element types
 _FLOATS = {
@@ -113,6 +123,7 @@ def value_types(model: onnx.ModelProto) -> dict[str, int]:
 
 
 _WEIGHT_TYPES = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_NO_ROUNDINGS = Roundings(np.zeros(0), np.zeros(0))
 _ELEMENTS = 1 << 26  # with more elements, the search is too slow
 
 
@@ -126,18 +137,18 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
     """Returns, by output of `b`, the float types (TensorProto.DataType) of new weights on its
     paths. A weight is new if it holds a value other than 0 and 1 that no weight of `a` holds.
 
-    Weights that were moved, merged, split or transposed hold old values. If `b` still has all
-    weights of `a`, nothing is new. If there are very many elements, or if new values are `claimed`
-    and only their types matter, a weight is new if no weight of `a` has the same contents. Raises
-    InputError if data is damaged or missing.
+    Weights that were moved, merged, split or transposed hold old values. Weights that no output
+    reads do not count. If `b` still reads all weights of `a`, nothing is new. If there are very
+    many elements, or if new values are `claimed` and only their types matter, a weight is new if no
+    weight of `a` has the same contents. Raises InputError if data is damaged or missing.
     """
     if a.source == b.source:
         return {}
     if sum(math.prod(t.dims) for s in (a, b) for _, t in _tensors(s.proto)) > _ELEMENTS:
-        return _by_output(b, list(_tensors(b.proto)))
+        return _by_output(b, list(_tensors(b.proto, _needed(b.proto))))
     # read one by one: together they may be as large as the model
     known = {_content(a.read(t)) for _, t in _tensors(a.proto)}
-    after = list(_tensors(b.proto))
+    after = list(_tensors(b.proto, _needed(b.proto)))
     contents = [_content(b.read(t)) for _, t in after]
     changed = [found for found, content in zip(after, contents) if content not in known]
     if claimed or not changed:
@@ -155,6 +166,71 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
     return _by_output(
         b, [found for found in changed if not old[_places(_values(b.read(found[1])), values)].all()]
     )
+
+
+def roundings(a: ProofModel, b: ProofModel) -> tuple[Roundings, Roundings]:
+    """Returns the constants of each model that the other does not have. They may be roundings of
+    one number, such as 1 / sqrt(2) as a float and inside of Gelu, or of a product of weights.
+
+    Constants of few digits are exact. If there are very many elements, both are empty. Raises
+    InputError as `new_weights`.
+    """
+    size = sum(math.prod(t.dims) for m in (a, b) for _, t in _tensors(m.proto))
+    if a.source == b.source or size > _ELEMENTS:
+        return _NO_ROUNDINGS, _NO_ROUNDINGS
+    tensors = _lone(*(_magnitudes(_tensor_values(m)) for m in (a, b)))
+    # apart from tensors, because an operator that has a constant as its attribute rounds elsewhere
+    attributes = _lone(*(_magnitudes(_attribute_values(m)) for m in (a, b)))
+    first, second = (_union([mine, other]) for mine, other in zip(tensors, attributes, strict=True))
+    return first, second
+
+
+def _lone(a: Roundings, b: Roundings) -> tuple[Roundings, Roundings]:
+    """Returns the values that only one of two sets has."""
+
+    def without(mine: Roundings, others: Roundings) -> Roundings:
+        new = ~np.isin(mine.values, others.values, assume_unique=True)
+        return Roundings(mine.values[new], mine.units[new])
+
+    return without(a, b), without(b, a)
+
+
+def _tensor_values(model: ProofModel) -> Iterator[tuple[int, Array]]:
+    """Yields the type and the values of each constant that is a tensor."""
+    for _, t in _tensors(model.proto, _needed(model.proto)):
+        yield t.data_type, _values(model.read(t))
+
+
+def _attribute_values(model: ProofModel) -> Iterator[tuple[int, Array]]:
+    """Yields the values of the other attributes that are floats."""
+    for node in model_nodes(model.proto):
+        found = [v for a in node.attribute for v in _floats(a)]
+        if found and node.op_type != "Constant":
+            yield TensorProto.FLOAT, np.asarray(found, np.float64)
+
+
+def _magnitudes(constants: Iterable[tuple[int, Array]]) -> Roundings:
+    """Returns the magnitudes of the constants that have more digits than exact ones."""
+    found = []
+    for code, values in constants:
+        sizes = np.unique(np.abs(values))
+        digits = np.frexp(sizes)[0] * 2.0 ** (-math.log2(HALF_UNIT[code]) // 2)
+        sizes = sizes[np.isfinite(sizes) & (digits != np.round(digits))]
+        found.append(Roundings(sizes, np.full(sizes.size, HALF_UNIT[code])))
+    return _union(found)
+
+
+def _union(parts: Sequence[Roundings]) -> Roundings:
+    """Returns all values; of one in several types the one of the coarsest."""
+    parts = [*sorted(parts, key=lambda p: -max(p.units, default=0.0)), _NO_ROUNDINGS]
+    values, first = np.unique(np.concatenate([p.values for p in parts]), return_index=True)
+    return Roundings(values, np.concatenate([p.units for p in parts])[first])
+
+
+def _floats(attribute: AttributeProto) -> Iterable[float]:
+    if attribute.type == AttributeProto.FLOAT:
+        return [attribute.f]
+    return attribute.floats if attribute.type == AttributeProto.FLOATS else []
 
 
 def _by_output(model: ProofModel, changed: list[_Placed]) -> dict[str, set[int]]:
@@ -189,10 +265,25 @@ def _values(tensor: TensorProto) -> np.ndarray[tuple[int, ...], np.dtype[np.floa
     return np.unique(array[np.isfinite(array)])
 
 
-def _tensors(model: ModelProto) -> Iterator[_Placed]:
-    """Yields the floating-point constants that a run of the model may read."""
-    yield from ((t.name, t) for t in _initializers(model.graph))
+def _needed(model: ModelProto) -> set[str]:
+    """Returns the top-level values that the outputs of a model need."""
+    found = {v.name for v in model.graph.output}
+    for node in reversed(scheduled(list(model.graph.node))):
+        if not found.isdisjoint(node.output):
+            found.update(reads(node))
+    return found
+
+
+def _tensors(model: ModelProto, needed: set[str] | None = None) -> Iterator[_Placed]:
+    """Yields the floating-point constants that a run of the model may read. `needed`: the top-level
+    values that count; None: all.
+    """
+    yield from (
+        (t.name, t) for t in _initializers(model.graph) if needed is None or t.name in needed
+    )
     for node in model.graph.node:
+        if needed is not None and needed.isdisjoint(node.output):
+            continue
         yield from ((_place(node), t) for t in _of_nodes([node]))
     for function in model.functions:
         yield from ((key_of(function), t) for t in _of_nodes(function.node))

@@ -300,8 +300,8 @@ def _judged(
             found.notes += notes
     if oracle is not None:
         ran["float64"] = float64_check(oracle, trials, found, demands.computed)
-        if quantises(original.proto) and ran["float64"].cases == len(trials):
-            ran |= _of_quantised(oracle, trials, found, ran)
+        if ran["float64"].cases == len(trials):
+            ran |= _settled(oracle, trials, found, ran)
     regions = _in_regions(search, request, found, ran)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
@@ -335,14 +335,16 @@ def _in_regions(
     return judged.regions
 
 
-def _of_quantised(
+def _settled(
     oracle: Oracle, trials: Sequence[Trial], found: Found, ran: Mapping[str, Leg]
 ) -> dict[str, Leg]:
-    """Returns the checks of a model that quantises, after its float64 check ran on every case."""
+    """Returns the checks that change after the float64 check ran on every case."""
     found.accept_rounding()
-    unrounded = without_rounding(oracle, trials, found)
     legs = [leg for leg in ran.values() if leg.name == "onnxruntime"]
     again = {leg.name: found.leg(leg.name, leg.cases, leg.why) for leg in legs}
+    if not quantises(oracle.subjects["original"].proto):
+        return again
+    unrounded = without_rounding(oracle, trials, found)
     return again if unrounded is None else {**again, unrounded.name: unrounded}
 
 

@@ -35,6 +35,7 @@ UNSTABLE = 0.05  # the report names outputs with more noise, for which a compari
 # An output that moves further between the original's own runs is decided by the last bits of values
 # that are rounded or compared: both models are then compared by regions.
 CHAOTIC = 1e-4
+SAME = 2.0**-40  # float64 results with the same digits, but for the order of a sum
 EXACT = 1e-9  # no weight was recomputed: the two graphs differ by the order of float64 sums only
 # a larger difference is a change, however ill-conditioned the model
 EXACT_LIMIT = 1e-7
@@ -46,8 +47,16 @@ ROUNDED: dict[int, float] = {
     TensorProto.FLOAT16: 4 * 2.0**-11,
     TensorProto.BFLOAT16: 4 * 2.0**-8,
 }
-# or this many times the original's own error against float64, whichever is larger
-ROUNDED_FACTOR = 3.0
+# Half a unit in the last place of a number near 1, the error of one rounding.
+HALF_UNIT: dict[int, float] = {
+    TensorProto.DOUBLE: 2.0**-53,
+    TensorProto.FLOAT: 2.0**-24,
+    TensorProto.FLOAT16: 2.0**-11,
+    TensorProto.BFLOAT16: 2.0**-8,
+}
+# Constants that only one of the models has may be rounded differently. This many times the largest
+# move of an output is allowed, in a few runs in which each is off by a whole HALF_UNIT.
+ROUNDED_FACTOR = 1.5
 
 
 @dataclass(frozen=True)
@@ -193,21 +202,31 @@ def rounded(computed: Collection[int]) -> float:
 
 def in_float64(
     expected: Mapping[str, Any],
-    own_noise: Mapping[str, float],
     computed: Mapping[str, Collection[int]],
     dtypes: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, Allowance]:
-    """Returns the tolerance of each output: EXACT, or for recomputed weights on its paths
-    (`computed`: their types) the larger of `rounded` and ROUNDED_FACTOR times the original's own
-    error against float64. Other values than floats must be equal.
+    """Returns the tolerance of each output: EXACT, or `rounded` if weights on its paths were
+    recomputed (`computed`: their types). Other values than floats must be equal.
     """
-    limits = {}
-    for name, value in expected.items():
-        most, noise = rounded(computed.get(name, ())), own_noise.get(name, 0.0)
-        limit = max(most, ROUNDED_FACTOR * noise) if most else EXACT
-        limit = limit if _floor_of(value) else 0.0
-        limits[name] = _allowance(name, value, limit, noise, dtypes)
-    return limits
+    return {
+        name: _allowance(name, value, limit if _floor_of(value) else 0.0, 0.0, dtypes)
+        for name, value in expected.items()
+        for limit in [rounded(computed.get(name, ())) or EXACT]
+    }
+
+
+def for_rounding(
+    limits: Mapping[str, Allowance], moved: Mapping[str, float]
+) -> dict[str, Allowance]:
+    """Returns the float64 limits of outputs that move by `moved` if constants are rounded
+    differently.
+    """
+    return {
+        name: Allowance(most, limit.cap, own) if limit.most and most > limit.most else limit
+        for name, limit in limits.items()
+        for own in [moved.get(name, 0.0)]
+        for most in [ROUNDED_FACTOR * own]
+    }
 
 
 def for_condition(

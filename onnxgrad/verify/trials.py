@@ -22,7 +22,7 @@ from onnxgrad.verify.feeds.proof_cases import Chosen, Results
 from onnxgrad.verify.output_parts import Part
 from onnxgrad.verify.report import Case, Leg
 from onnxgrad.verify.ties import Ties
-from onnxgrad.verify.tolerance import AT_TIES, CHAOTIC, Ranges, exact, widened
+from onnxgrad.verify.tolerance import AT_TIES, CHAOTIC, SAME, Ranges, exact, widened
 from onnxgrad.wording import option
 
 _AGREES = 1e-3  # of the largest value, in an optional case
@@ -171,6 +171,7 @@ class Found:
     excuses: dict[tuple[str, str, str], int] = field(default_factory=dict)  # as counts
     # (check, pass, output) -> its finite elements, and all of them
     finite: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
+    settled: dict[str, None] = field(default_factory=dict)  # outputs that float64 proves
     # symbol -> why only the original runs if it is 0
     not_at_zero: dict[str, str] = field(default_factory=dict)
     small: dict[str, str] = field(default_factory=dict)  # parts of outputs that are not judged
@@ -210,15 +211,18 @@ class Found:
             self.excuses[place] = self.excuses.get(place, 0) + difference.excused
 
     def accept_rounding(self) -> None:
-        """Accepts differences in onnxruntime that do not exceed the original's own, if float64
-        finds the same bits on the same inputs. A model that quantises turns one bit of rounding
-        into a step.
+        """Accepts differences in onnxruntime that do not exceed the original's own, and elements at
+        ties, if the float64 check ran on the same inputs and found none. A model that quantises
+        turns one bit of rounding into a step.
         """
         for (leg, name), difference in self.differences.items():
             exact = self.differences.get(("float64", name))
-            if leg != "onnxruntime" or difference.answer != NOT_PROVED or exact is None:
+            if leg != "onnxruntime" or exact is None or not exact.compared or exact.reason:
                 continue
-            if exact.rel == 0 and exact.compared and not exact.reason:
+            if exact.rel > SAME or exact.excused:
+                continue
+            self.settled[name] = None
+            if difference.answer == NOT_PROVED:
                 self.differences[leg, name] = replace(difference, tolerance=difference.allowed)
                 self.notes.append(f"{difference.doubt}; in float64 both have the same bits")
 
@@ -271,13 +275,13 @@ class Found:
 
     def _excused(self) -> Iterator[tuple[tuple[str, str, str], str, float]]:
         """Yields the place of each output with elements that differ and are excused, a sentence and
-        their share.
+        their share; 0 if float64 proves the output.
         """
         for place, count in self.excuses.items():
             if count:
                 total = max(self.counts[place], 1)
                 words = f"{count:,} of {total:,} elements of {place[2]} differ at ties"
-                yield place, words, count / total
+                yield place, words, 0.0 if place[2] in self.settled else count / total
 
     def compared(self, leg: str | None = None) -> dict[str, int]:
         """Returns the finite elements of each output over all feeds, for the check that compared

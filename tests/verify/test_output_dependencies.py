@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.output_dependencies import float_types, new_weights
+from onnxgrad.verify.output_dependencies import float_types, new_weights, roundings
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from tests.helpers import parse
 
@@ -127,3 +127,23 @@ def test_the_weights_of_files_are_read_one_by_one(
     (tmp_path / "b.data").unlink()
     with pytest.raises(InputError, match="external data of initializer 'u' cannot be read"):
         new_weights(*found)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_an_old_weight_that_nothing_reads_is_no_sign_that_none_was_folded(read: bool) -> None:
+    last = ", z" if read else ""
+    outputs = "float[2] y" + (", float[2] z" if read else "")
+    a = parse("g (float[2] x) => (OUT) <float s = {0.3}> { m = Mul (x, s) y = Mul (m, s) z = Mul (x, s) }".replace("OUT", outputs))  # fmt: skip
+    b = parse("g (float[2] x) => (OUT) <float s = {0.3}, float t = {0.09}> { y = Mul (x, t) z = Mul (x, s) }".replace("OUT", outputs))  # fmt: skip
+    found = new_weights(proof_model(a), proof_model(b))
+    assert bool(found.get("y")) is not read, last
+
+
+def test_roundings_are_the_constants_of_one_side_with_many_digits() -> None:
+    a = parse("g (float[2] x) => (float[2] y) <float s = {0.3}, float h = {0.5}, float16 k = {11878}> { m = Mul (x, s) n = Mul (m, h) c = Cast <to = 1> (k) y = Mul (n, c) }")  # fmt: skip
+    b = parse("g (float[2] x) => (float[2] y) <float s = {-0.3}, float u = {0.7}> { m = Mul (x, s) y = LeakyRelu <alpha = 0.3> (m) }")  # fmt: skip
+    first, second = roundings(proof_model(a), proof_model(b))
+    half = float(np.float16(0.1))
+    assert dict(zip(first.values, first.units)) == {half: 2.0**-11}
+    assert dict(zip(second.values, second.units)) == {float(np.float32(0.3)): 2.0**-24}
+    assert not any(roundings(proof_model(a), proof_model(a)))

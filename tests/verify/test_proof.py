@@ -289,15 +289,17 @@ def test_ill_conditioning_excuses_no_more_than_the_limit() -> None:
 
 
 def test_an_allowance_that_nothing_exceeds_proves_nothing() -> None:
-    """1e8 that is added and taken away leaves nothing of y in float32: three tenths of the weights
-    were equal to all of them."""
-    text = """g (float[N,4] x) => (float[N,4] y) <float k = {1e8}> {
-                a = MatMul(x, w) b = Add(a, k) y = Sub(b, k) }"""
-    weights = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
-    models = [parse(text), parse(text)]
-    for model, factor in zip(models, (1.0, 0.3), strict=True):
-        model.graph.initializer.append(numpy_helper.from_array(weights * np.float32(factor), "w"))
-    report = verify(*models)
+    """1e6 that is added and taken away leaves few digits of y in float32."""
+    text = """g (float[N,4] x) => (float[N,4] y) <float k = {1e6}> {
+                a = Mul(x, w) b = Add(a, k) y = Sub(b, k) }"""
+    original, plain, wrong = (
+        parse(text),
+        parse("g (float[N,4] x) => (float[N,4] y) { y = Mul(x, w) }"),
+        parse(text),
+    )
+    for model, w in ((original, 1.25), (plain, 1.25), (wrong, 1.24)):
+        model.graph.initializer.append(numpy_helper.from_array(np.float32(w), "w"))
+    report = verify(original, plain)
     assert not report.ok and report.verdict == "not proved"
     assert re.fullmatch(
         r"not proved: y differs by \S+ of its largest value, and the original differs from itself "
@@ -305,6 +307,26 @@ def test_an_allowance_that_nothing_exceeds_proves_nothing() -> None:
         report.summary,
     )
     assert "not proved" in {d["answer"] for d in report.to_dict()["differences"]}
+    assert verify(original, original).verdict == "equal"
+    # the float64 check has its own tolerance: it took that of the kernels in float32
+    assert verify(original, wrong).verdict == "different"
+
+
+@pytest.mark.parametrize("factor", [1.00001, 1.01])
+def test_a_kernel_of_few_digits_lends_no_tolerance_to_float64(factor: float) -> None:
+    """onnxruntime multiplies int8 weights by activations that it quantises itself."""
+    rng = np.random.default_rng(1)
+    weights = rng.integers(-100, 100, (16, 16)).astype(np.int8)
+    scales = (abs(rng.standard_normal(16)) + 0.1).astype(np.float32)
+    models = []
+    for f in (1.0, factor):
+        scales[5] *= np.float32(f)
+        models.append(parse("g (float[N,16] x) => (float[N,16] y) { v = DequantizeLinear<axis=1>(w, s) y = MatMul(x, v) }"))  # fmt: skip
+        models[-1].graph.initializer.extend(
+            numpy_helper.from_array(v, name) for name, v in (("w", weights), ("s", scales.copy()))
+        )
+    report = verify(*models)
+    assert report.verdict == "different" and report.legs["float64"].worst.tolerance == 1e-6
     assert verify(models[0], models[0]).verdict == "equal"
 
 

@@ -91,7 +91,7 @@ def test_the_cap_is_that_of_the_coarsest_float_on_the_outputs_paths(
     paths, new = {"y": on_its_paths}, {"y": [TensorProto.FLOAT]}
     for found in (
         tolerance.in_onnxruntime({"y": value}, {"y": 2.0}, paths)["y"],
-        tolerance.in_float64({"y": value}, {"y": 2.0}, new, paths)["y"],
+        tolerance.in_float64({"y": value}, new, paths)["y"],
     ):
         assert found.cap == cap and found.equal == min(cap, found.most)
 
@@ -126,18 +126,22 @@ def test_rounding_costs_what_the_coarsest_type_does(computed: list[int], most: f
     assert tolerance.rounded(computed) == most
 
 
-def test_in_float64_nothing_recomputed_is_exact_whatever_the_noise() -> None:
-    found = tolerance.in_float64({"y": F32, "i": I64}, {"y": 0.1}, {})
-    assert {name: limit.most for name, limit in found.items()} == {"y": EXACT, "i": 0.0}
+def test_in_float64_recomputed_weights_cost_their_rounding() -> None:
+    computed = {"y": [TensorProto.FLOAT], "i": [TensorProto.FLOAT]}
+    found = tolerance.in_float64({"y": F32, "i": I64, "z": F32}, computed)
+    assert {name: limit.most for name, limit in found.items()} == {"y": 1e-6, "i": 0.0, "z": EXACT}
 
 
 @pytest.mark.parametrize(
-    ("noise", "limit"), [(0.0, 1e-6), (1e-7, 1e-6), (1e-5, ROUNDED_FACTOR * 1e-5)]
+    ("moved", "limit"), [(0.0, 1e-6), (1e-7, 1e-6), (1e-5, ROUNDED_FACTOR * 1e-5)]
 )
-def test_in_float64_recomputed_weights_cost_their_rounding(noise: float, limit: float) -> None:
-    computed = {"y": [TensorProto.FLOAT], "i": [TensorProto.FLOAT]}
-    found = tolerance.in_float64({"y": F32, "i": I64, "z": F32}, {"y": noise}, computed)
-    assert {name: found.most for name, found in found.items()} == {"y": limit, "i": 0.0, "z": EXACT}
+def test_other_roundings_of_constants_widen_the_limits_of_floats(
+    moved: float, limit: float
+) -> None:
+    given = {"y": Allowance(1e-6, 1e-2), "i": Allowance(0.0)}
+    found = tolerance.for_rounding(given, {"y": moved, "i": 1.0})
+    assert {name: limit.most for name, limit in found.items()} == {"y": limit, "i": 0.0}
+    assert found["y"].cap == 1e-2
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from onnxgrad.errors import InputError, NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import Goal, Item, Reach
 from onnxgrad.verify.proof_model import TWO_GB, Model, sendable, source_of
+from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held
 from onnxgrad.verify.values import Feeds, Value
@@ -49,13 +50,14 @@ class Float64:
         count: object = None,
         moved: tuple[object, str] | None = None,
         steps: bool = True,
+        rounded: Roundings | None = None,
     ) -> dict[str, Value]:
         """Returns the outputs by name, as `Reference.run`.
 
         `outputs`: the names of the wanted outputs. `everywhere`: jitter every result that rounds.
         `deployed`: likewise, by the measured errors of onnxruntime. `count`: the coverage counter
         to which the run adds. `moved`: a mark, and the only input in which the runs with that mark
-        differ. `steps`: as in `Reference.run`.
+        differ. `steps`, `rounded`: as in `Reference.run`.
 
         Raises InputError for a missing input, NodeFailed if a node fails on its operands,
         Unsupported if the reference cannot run the model for another reason or within `seconds` and
@@ -63,7 +65,8 @@ class Float64:
         """
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere,
                    "deployed": deployed, "count": count, "moved": moved,
-                   "steps": steps}  # fmt: skip
+                   "steps": steps, "rounded": rounded and (rounded.values, rounded.units),
+                   }  # fmt: skip
         limit = float("inf") if seconds is None else seconds + _GRACE
         wanted = None if outputs is None else list(outputs)
         with held("float64") as child:

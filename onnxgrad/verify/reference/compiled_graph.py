@@ -19,6 +19,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import scheduled
 from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
+from onnxgrad.verify.reference.moved_constants import MovedConstants
 from onnxgrad.verify.values import attribute_value, widen
 
 Env: TypeAlias = dict[str, Any]
@@ -38,6 +39,7 @@ class Clock:
     jittered: Collection[str] = CONTRACTIONS
     counting: bool = False  # whether the run counts its coverage
     steps: bool = True  # whether operators that quantise round
+    constants: MovedConstants | None = None  # moves constants as another rounding might
 
     @property
     def everywhere(self) -> bool:
@@ -218,6 +220,11 @@ class Graph:
             return subgraphs[-1]
         return attribute_value(attribute)
 
+    def constants(self, clock: Clock) -> Env:
+        """Returns the initializers of the graph, moved if the run requires it."""
+        moved = clock.constants
+        return self.initial if moved is None else moved.each(self.initial, self)
+
     def run(
         self,
         arguments: Sequence[Any],
@@ -228,7 +235,7 @@ class Graph:
         """Runs the graph on positional arguments (missing ones are absent) and the values of the
         enclosing scope. `kept` receives all computed values.
         """
-        env: Env = {"": None, **self.initial}
+        env: Env = {"": None, **self.constants(clock)}
         for name in self.captured:
             if name not in outer:
                 raise NodeFailed(f"the value {name!r} is used but not defined")
@@ -249,14 +256,10 @@ class Graph:
 
 def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     """Runs one node on the values of its scope."""
-    call = _with_bodies(step, env, clock)
+    call = _prepared(step, env, clock)
     operands = [env[name] for name in call.inputs]
     if clock.jitter and clock.everywhere and call.op_type in CONTRACTIONS:
         operands = [clock.perturb(value) for value in operands]
-    if clock.jitter and clock.everywhere:
-        call = replace(call, rounded=clock.perturb)
-    if not clock.steps:
-        call = replace(call, steps=False)
     where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
     try:
         found = step.run(call, operands, clock)
@@ -277,11 +280,17 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     return (clock.perturb(widen(value), call.op_type) for value in found)
 
 
-def _with_bodies(step: Step, env: Env, clock: Clock) -> Call:
-    """Returns the call with its subgraphs as functions `body(*values)` that read the values of the
-    scope.
+def _prepared(step: Step, env: Env, clock: Clock) -> Call:
+    """Returns the call as this run requires it, with its subgraphs as functions `body(*values)`
+    that read the values of the scope.
     """
     call, step.turns = step.call, 0
+    if clock.jitter and clock.everywhere:
+        call = replace(call, rounded=clock.perturb)
+    if not clock.steps:
+        call = replace(call, steps=False)
+    if clock.constants is not None:
+        call = replace(call, attributes=clock.constants.each(call.attributes, step))
     if not any(isinstance(value, Graph) for value in call.attributes.values()):
         return call
 
@@ -293,4 +302,4 @@ def _with_bodies(step: Step, env: Env, clock: Clock) -> Call:
         return run
 
     attributes = {k: close(v) if isinstance(v, Graph) else v for k, v in call.attributes.items()}
-    return Call(call.op_type, call.domain, call.version, attributes, call.inputs, call.outputs)
+    return replace(call, attributes=attributes)

@@ -26,6 +26,7 @@ from onnxgrad.verify.coverage.counters import Goal, Item, Reach, joined
 from onnxgrad.verify.coverage.targets import Targets
 from onnxgrad.verify.reference.compiled_graph import Clock, Env, Graph, Kept, Run
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
+from onnxgrad.verify.reference.moved_constants import MovedConstants, Roundings
 from onnxgrad.verify.reference.onnx_reference_kernels import borrow
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.values import Feeds, Value, bind, dense, type_of, widen
@@ -147,9 +148,11 @@ class Reference:
         outputs: Sequence[str] | None = None,
         moved: tuple[object, str] | None = None,
         steps: bool = True,
+        rounded: Roundings | None = None,
     ) -> dict[str, Value]:
         """Returns the outputs by name. `outputs`: the names of the wanted outputs. `steps` False:
-        operators that quantise clip and do not round.
+        operators that quantise clip and do not round. `rounded`: these constants move by half a
+        unit in the last place, chosen by `seed`.
 
         `moved`: a mark, and the only input in which this run differs from all runs with the same
         mark. Values that do not depend on that input are computed once. An empty name stands for
@@ -174,7 +177,6 @@ class Reference:
             optional = self.declared[name].WhichOneof("value") == "optional_type"
             if name not in feeds and name not in graph.initial and not optional:
                 raise InputError(f"input {name!r} has no value")
-        arguments = [widen(feeds[n]) if n in feeds else graph.initial.get(n) for n in graph.inputs]
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -186,7 +188,10 @@ class Reference:
                 jittered,
                 count is not None,
                 steps,
+                None if rounded is None else MovedConstants(rounded, seed),
             )
+            defaults = graph.constants(clock)
+            arguments = [widen(feeds[n]) if n in feeds else defaults.get(n) for n in graph.inputs]
             wanted = graph.outputs if outputs is None else tuple(outputs)
             if moved is not None and moved[1]:
                 return dict(zip(wanted, self._behind(moved, wanted).run(arguments, clock)))

@@ -58,7 +58,11 @@ def borrow(
             return None
         raise Unsupported(f"{call.op_type}: {' '.join(str(error).split())[:300]}") from error
 
-    def run(_: Call, *values: Any) -> tuple[Any, ...]:
+    floats = [name for name, value in call.attributes.items() if isinstance(value, float)]
+
+    def run(given: Call, *values: Any) -> tuple[Any, ...]:
+        for name in floats:  # a run may move them
+            setattr(instance, name, given[name])
         return tuple(
             value.todense() if hasattr(value, "todense") else value
             for value in instance.run(*values)

@@ -14,6 +14,7 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, DEPLOYED, ROUNDED
+from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.reference.user_operators import OWN
 
 Ask: TypeAlias = Callable[[str, str, list[Any], dict[str, Any]], list[Any]]
@@ -51,6 +52,8 @@ class References:
             return None
         self._open.move_to_end(key)
         everywhere, deployed = options.pop("everywhere"), options.pop("deployed")
+        if options["rounded"] is not None:
+            options["rounded"] = Roundings(*options["rounded"])
         jittered = DEPLOYED if deployed else ROUNDED if everywhere else CONTRACTIONS
         return reference.run(feeds, jittered=jittered, outputs=outputs, **options)
 

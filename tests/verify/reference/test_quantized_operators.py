@@ -108,10 +108,29 @@ def test_rounding_is_accepted_where_float64_finds_the_same_bits() -> None:
     """A difference in onnxruntime that the original has from itself, above the cap."""
     far = Difference("y", (0,), 1.0, 1.02, 0.02, 0.01, compared=4, allowed=0.1, noise=0.02)
     same = Difference("y", (0,), 1.0, 1.0, 0.0, 1e-6, compared=4)
-    for exact, verdict in ((same, True), (replace(same, rel=1e-9), False), (None, False)):
+    for exact, verdict in (
+        (same, True),
+        (replace(same, rel=1e-13), True),
+        (replace(same, rel=1e-9), False),
+        (replace(same, excused=1), False),
+        (None, False),
+    ):
         found = Found()
         found.add("onnxruntime", [far])
         found.add("float64", [] if exact is None else [exact])
         found.accept_rounding()
         assert found.differences["onnxruntime", "y"].ok is verdict
         assert any("same bits" in note for note in found.notes) is verdict
+
+
+def test_elements_at_ties_are_proved_where_float64_finds_them_equal() -> None:
+    """The original's Conv of 8 bits and float64 end on both sides of halves."""
+    tied = Difference("y", None, None, None, 0.0, 0.0, compared=10, excused=4)
+    same = Difference("y", None, None, None, 0.0, 0.0, compared=10)
+    for exact, proved in ((same, True), (replace(same, excused=1), False)):
+        found = Found()
+        found.add("onnxruntime", [tied], {"y": np.zeros(10, np.uint8)})
+        found.add("float64", [exact], {"y": np.zeros(10, np.uint8)})
+        found.accept_rounding()
+        words = "4 of 10 elements of y differ at ties"
+        assert (words in found.remarks(), words in found.reasons()) == (proved, not proved)

@@ -40,6 +40,11 @@ def sigmoid_of(x: Array) -> Array:
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
+@kernel("HardSwish", why="rounds")  # its body has 1 / 6 in float32
+def hard_swish(call: Call, x: Array) -> Array:
+    return np.asarray(x * np.clip(x / 6.0 + 0.5, 0.0, 1.0))
+
+
 @kernel("Softsign", why="wrong")  # onnx.reference fails for a number without an axis
 def softsign(call: Call, x: Array) -> Array:
     return np.asarray(x / (1.0 + np.abs(x)))
