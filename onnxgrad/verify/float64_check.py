@@ -334,7 +334,7 @@ class _OtherRoundings:
             self.oracle.subjects, self._roundings, (trial.exact or {}, trial.with_parts(got))
         ):
             runs = [usual]
-            for seed in range(_PERTURBED_RUNS) if constants else ():
+            for seed in range(PERTURBED_RUNS) if constants else ():
                 run = self.oracle.moved(which, trial.feeds, constants, seed)
                 if run is None:
                     return None

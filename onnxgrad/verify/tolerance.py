@@ -35,7 +35,6 @@ UNSTABLE = 0.05  # the report names outputs with more noise, for which a compari
 # An output that moves further between the original's own runs is decided by the last bits of values
 # that are rounded or compared: both models are then compared by regions.
 CHAOTIC = 1e-4
-SAME = 2.0**-40  # float64 results with the same digits, but for the order of a sum
 EXACT = 1e-9  # no weight was recomputed: the two graphs differ by the order of float64 sums only
 # a larger difference is a change, however ill-conditioned the model
 EXACT_LIMIT = 1e-7
