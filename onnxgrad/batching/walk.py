@@ -45,11 +45,8 @@ from onnxgrad.wording import option
 
 # onnxruntime aborts the process if their batch is empty: older opsets have no guard against it
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-# the size of a result depends on values, so that rows have several
-_RAGGED = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
 # nothing in these nodes counts the rows over which they work
 _OVER_ROWS = frozenset({*REDUCTIONS, "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
-_ONE_SIZE = "rows whose results have other sizes end a run in an error"
 NO_RULE = "no rule"
 
 
@@ -168,8 +165,6 @@ def _apply(site: Site, done: Batched, along: str, captures: bool) -> list[Bindin
         if not done.mapped:
             raise
         first = Refused(str(error))
-        if site.op in _RAGGED:
-            done.warnings.append(f"{name_of(site.binding)}: {_ONE_SIZE}")
     if along == "keep" and (first.along or site.op in _OVER_ROWS):
         site.restart()
         site.found = [None] * len(site.binding.outputs)
