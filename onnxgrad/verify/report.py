@@ -155,8 +155,8 @@ class Regions(Plain):
         """Returns the result as lines of text."""
         cuts = ", ".join(f"{count} {name}" for name, count in self.cuts.items())
         where = "" if self.worst is None else f"; worst region: {self.worst}"
-        number = counted(sum(self.cuts.values()), "discontinuity", "discontinuities")
-        return [f"regions: cut at {number} ({cuts}){where}", *(f"  {e}" for e in self.ends)]
+        number = counted(sum(self.cuts.values()), "cut")
+        return [f"regions: {number} ({cuts}){where}", *(f"  {e}" for e in self.ends)]
 
     @property
     def ends(self) -> list[str]:
@@ -235,8 +235,7 @@ class Report(Plain):
             nodes = counted(len(self.around), "custom node")
             found += f", around {nodes} that did not run ({operators}),"
         if self.regions is not None:
-            cuts = counted(sum(self.regions.cuts.values()), "discontinuity", "discontinuities")
-            found += f", by regions between {cuts},"
+            found += f", by regions between {counted(sum(self.regions.cuts.values()), 'cut')},"
         return found
 
     @property

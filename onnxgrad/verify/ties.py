@@ -78,13 +78,15 @@ class Ties:
         """
         if self._evaluator is None:
             return
+        legal = dict(ranges)
         self._run(self._evaluator, ranges, expected, feeds, amount)
         for name in _quantized(self.original.proto):
             base = expected.get(name)
             if name in ranges and isinstance(base, np.ndarray) and base.dtype.itemsize == 1:
-                step = base.astype(np.int16)
-                low = np.maximum(ranges[name].low, step - 1)
-                ranges[name] = Range(low, np.minimum(ranges[name].high, step + 1))
+                own = legal.get(name, Range(base, base))  # a kernel may saturate
+                low = np.maximum(ranges[name].low, own.low.astype(np.int16) - 1)
+                high = np.minimum(ranges[name].high, own.high.astype(np.int16) + 1)
+                ranges[name] = Range(low, high)
 
     def _run(
         self,

@@ -12,6 +12,7 @@ from onnxgrad import optimize
 from onnxgrad.verify import verify
 from onnxgrad.verify.regions import comparison
 from onnxgrad.verify.regions.cuts import Side, paired
+from tests.helpers import parse
 
 LAYERS, SIZE = 10, 16
 
@@ -60,11 +61,12 @@ def rows(count: int = 6000) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np
 def test_a_model_that_differs_from_itself_is_proved_by_regions() -> None:
     report = verify(chain(), chain(factored=True), inputs=rows())
     assert report.verdict == "equal", str(report)
-    assert report.regions is not None and [*report.regions.cuts.values()] == [LAYERS]
+    assert report.regions is not None
+    assert report.regions.cuts == {"DynamicQuantizeLinear": LAYERS, "Tanh": 1}
     assert report.regions.end_to_end[0].rel > 1e-2
     worst = report.regions.worst
     assert worst is not None and worst.tolerance < 1e-5
-    assert "by regions between 10 discontinuities" in report.summary
+    assert "by regions between 11 cuts" in report.summary
     assert any("end to end, t9 differs by" in line for line in report.regions.lines)
     assert report.to_dict()["regions"]["end_to_end"][0]["output"] == "t9"
 
@@ -84,7 +86,7 @@ def test_a_rounding_that_is_decomposed_is_compared_by_its_results() -> None:
     report = verify(chain(), other, inputs=rows())
     assert report.verdict == "equal", str(report)
     assert report.regions is not None
-    assert report.regions.cuts == {"DynamicQuantizeLinear": LAYERS}
+    assert report.regions.cuts == {"DynamicQuantizeLinear": LAYERS, "Tanh": 1}
     next(n for n in other.graph.node if n.op_type == "Round").op_type = "Floor"
     assert verify(chain(), other, inputs=rows()).verdict == "different"
 
@@ -101,8 +103,8 @@ def renamed(model: ModelProto) -> ModelProto:
 def test_discontinuities_without_names_are_paired_by_order() -> None:
     a, b = Side(chain()), Side(renamed(chain()))
     cuts, left = paired(a, b)
-    assert not left and not any(cut.certain for cut in cuts)
-    assert [cut.others[0] for cut in cuts] == [f"q{i}'" for i in range(LAYERS)]
+    assert not left and [cut.certain for cut in cuts] == [False] * LAYERS + [True]
+    assert [cut.others[0] for cut in cuts[:-1]] == [f"q{i}'" for i in range(LAYERS)]
     assert verify(chain(), renamed(chain(factored=True)), inputs=rows()).verdict == "equal"
 
 
@@ -173,3 +175,26 @@ def test_a_fault_in_one_region_is_found(fault: str) -> None:
     FAULTS[fault](wrong)
     report = verify(chain(static=True), wrong, inputs=rows(1000))
     assert report.verdict == "different", str(report)
+
+
+def detector(bias: float, *, fused: bool = False, off: float = 1.0) -> ModelProto:
+    """A product and a Sigmoid that sees nothing. `fused`: with the factor in the weights."""
+    rng = np.random.default_rng(0)
+    w, s = rng.normal(size=(24, 8)).astype(np.float32), rng.uniform(0.2, 0.6, 8).astype(np.float32)
+    before = "p = MatMul(x, w)" if fused else "q = MatMul(x, w) p = Mul(q, s)"
+    model = parse(
+        f"g (float[N,24] x) => (float[N,8] y) {{ {before} l = Add(p, b) y = Sigmoid(l) }}"
+    )
+    weights = {"w": w * s * np.float32(off) if fused else w, "b": np.float32([bias])}
+    weights |= {} if fused else {"s": s}
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in weights.items())
+    return model
+
+
+@pytest.mark.parametrize("bias", [-12.0, -15.0, -17.0])
+def test_small_outputs_are_compared_before_their_sigmoid(bias: float) -> None:
+    given = {"x": np.random.default_rng(1).normal(size=(500, 24)).astype(np.float32)}
+    report = verify(detector(bias), detector(bias, fused=True), inputs=given)
+    assert report.verdict == "equal", str(report)
+    wrong = verify(detector(bias), detector(bias, fused=True, off=1.001), inputs=given)
+    assert wrong.verdict == "different", str(wrong)

@@ -1,4 +1,5 @@
 """Cuts two models at discontinuities: operators whose results jump, such as QuantizeLinear or TopK.
+Also cuts before a last monotone operator, because onnxruntime's Sigmoid has an absolute error.
 
 At a cut, the original's result becomes an input of both models, and the operands become outputs.
 Suppose that the operands of every cut agree if all results before it are the original's. Then both
@@ -26,11 +27,21 @@ _QUANTISE = frozenset({
     "QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
     "QGemm",
 })  # fmt: skip
+# operators whose small results are less exact in onnxruntime than their operands
+_MONOTONE = frozenset(
+    {"Sigmoid", "HardSigmoid", "Tanh", "Softplus", "Exp", "Erf", "Elu", "Celu", "Selu"}
+)
+# operators that move a last result
+_MOVES = frozenset({
+    "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split",
+    "Slice", "Gather", "Cast",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A discontinuity of the original, and where the second model computes the same values.
+    """A node of the original at which both models are cut, and where the second model computes the
+    same values.
 
     `others`: the second model's names of `results`. `twin`: the second model's node, if it has the
     same operator and attributes: then the operands are compared. Otherwise the results are.
@@ -45,7 +56,7 @@ class Cut:
 
 
 class Side:
-    """A model whose discontinuities are looked for, and its values that depend on inputs."""
+    """A model, and its nodes at which it may be cut (`cuttable`)."""
 
     def __init__(self, model: ModelProto) -> None:
         self.proto = model
@@ -64,21 +75,31 @@ class Side:
         for node in self.nodes:
             if not moving.isdisjoint(reads(node)):
                 moving.update(node.output)
-        names = {node.output[0] for node in decisions(model)}
-        self.jumps = [
+        names, lasts = {node.output[0] for node in decisions(model)}, {*self._last()}
+        self.smooth = lasts
+        self.cuttable = [
             n
             for n in self.nodes
-            if (n.output[0] in names or n.op_type in _QUANTISE or n.op_type.startswith("QLinear"))
-            and not moving.isdisjoint(reads(n))
+            if not moving.isdisjoint(reads(n))
+            and (n.output[0] in names or id(n) in lasts or _rounds(n))
         ]
         numbers = Numbers()
         found = numbers.of(graph)
-        self.same = {id(n): (numbers.key(n, found), len(n.output)) for n in self.jumps}
+        self.same = {id(n): (numbers.key(n, found), len(n.output)) for n in self.cuttable}
+
+    def _last(self) -> Iterator[int]:
+        """Yields the identities of the monotone nodes whose results are at most moved."""
+        ends = {v.name for v in self.proto.graph.output}
+        for node in reversed(self.nodes):
+            if not ends.isdisjoint(node.output) and node.op_type in _MOVES:
+                ends.update(node.input)
+            elif not ends.isdisjoint(node.output) and node.op_type in _MONOTONE:
+                yield id(node)
 
     def repeats(self, node: NodeProto) -> list[NodeProto]:
-        """Returns the discontinuities that compute the same as a node, the node included."""
+        """Returns the nodes to cut that compute the same as a node, the node included."""
         key = self.same.get(id(node))
-        return [n for n in self.jumps if self.same[id(n)] == key] if key else [node]
+        return [n for n in self.cuttable if self.same[id(n)] == key] if key else [node]
 
     def between(self, results: Collection[str]) -> Iterator[int]:
         """Yields the identities of the nodes between these results, their makers included."""
@@ -120,14 +141,17 @@ class Side:
         return tuple(name in self.live for name in node.output)
 
 
+def _rounds(node: NodeProto) -> bool:
+    return node.op_type in _QUANTISE or node.op_type.startswith("QLinear")
+
+
 def paired(a: Side, b: Side) -> tuple[list[Cut], list[NodeProto]]:
-    """Returns the cuts, and the discontinuities of the first model without a counterpart: a value
-    of the same name, a node of the same name, or the next node of the same operator, attributes and
-    constants.
+    """Returns the cuts, and the nodes of the first model without a counterpart: a value of the same
+    name, a node of the same name, or the next node of the same operator, attributes and constants.
     """
     found: dict[int, Cut] = {}
     taken = set[int]()
-    for node in a.jumps:
+    for node in a.cuttable:
         results = a.used(node)
         if all(name in b.makers for name in results):
             other = b.makers[results[0]]
@@ -135,8 +159,8 @@ def paired(a: Side, b: Side) -> tuple[list[Cut], list[NodeProto]]:
             found[id(node)] = Cut(node, results, results, other if same else None, True)
             taken.add(id(other))
     for name in (_node_name, _anything):
-        ours = _by((n for n in a.jumps if id(n) not in found), a, name)
-        theirs = _by((n for n in b.jumps if id(n) not in taken), b, name)
+        ours = _by((n for n in a.cuttable if id(n) not in found), a, name)
+        theirs = _by((n for n in b.cuttable if id(n) not in taken), b, name)
         for key, nodes in ours.items():
             others = theirs.get(key, [])
             if key[1] and len(nodes) == len(others):
@@ -145,8 +169,9 @@ def paired(a: Side, b: Side) -> tuple[list[Cut], list[NodeProto]]:
                     found[id(node)] = cut
                     taken.add(id(other))
     known = {a.same[key] for key in found}
-    left = [n for n in a.jumps if id(n) not in found and a.same[id(n)] not in known]
-    return [found[id(n)] for n in a.jumps if id(n) in found], left
+    known |= {a.same[id(n)] for n in a.cuttable if id(n) in a.smooth}  # their results do not jump
+    left = [n for n in a.cuttable if id(n) not in found and a.same[id(n)] not in known]
+    return [found[id(n)] for n in a.cuttable if id(n) in found], left
 
 
 def _node_name(node: NodeProto) -> str:

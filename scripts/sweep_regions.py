@@ -1,0 +1,272 @@
+"""Proves optimised files of onnxruntime.quantization, and plants faults in them.
+
+    python scripts/sweep_regions.py [FILE ...] [--faults 2] [--write]
+
+Files: an int8 encoder and a legalized yolox per channel whose whole runs prove nothing, yolox per
+channel, and ten models of models/, each quantised dynamically and statically. Each file is
+optimised with the defaults and with `--merge always`; the verdict must be `equal`. Faults are
+planted in the optimised file: a scale 1 % off, a zero point off by one, an int8 weight off by one,
+swapped operands, a wrong axis, a missing bias. A fault counts if it changes float64 results by 1e-6
+of the largest value; then the verdict must be `different`. Prints each verdict (--write: to
+results/regions.md); exit code 1 if one is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import onnxgrad  # noqa: E402  # runs from a checkout
+from onnxgrad.errors import OnnxgradError  # noqa: E402
+from onnxgrad.verify import Report, feeds_for, open_session, verify  # noqa: E402
+from onnxgrad.verify.compare import compare  # noqa: E402
+from onnxgrad.verify.reference.evaluate import Reference  # noqa: E402
+from scripts.records import write_record  # noqa: E402
+from scripts.sweep_quantized import quantised  # noqa: E402
+
+_TEN = ("bert", "bert_script", "clip", "googlenet", "gpt2", "inception_v3", "lstm_script",
+        "resnet18", "vit", "whisper")  # fmt: skip
+# model, kind, factor of its weights, options of optimize
+FILES: dict[str, tuple[str, str, float, dict[str, Any]]] = {
+    "int8 encoder": ("t5", "dynamic", 2.0, {}),
+    "yolox per channel, legalized": (
+        "yolox", "dynamic channels", 1.0, {"passes": "default,legalize"},
+    ),
+    "yolox per channel": ("yolox", "qdq channels", 1.0, {}),
+    **{f"{name} dynamic": (name, "dynamic", 1.0, {}) for name in _TEN},
+    **{f"{name} static": (name, "qdq", 1.0, {}) for name in _TEN},
+}  # fmt: skip
+MERGES: tuple[Literal["auto", "always"], ...] = ("auto", "always")
+
+
+def made(name: str) -> ModelProto:
+    """Returns a quantised file."""
+    source, kind, factor, _ = FILES[name]
+    model = onnx.load(ROOT / "models" / f"{source}.onnx")
+    for tensor in model.graph.initializer if factor != 1.0 else ():
+        if len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor) * np.float32(factor)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    with tempfile.TemporaryDirectory() as folder:
+        return quantised(model, kind, Path(folder))
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plant:
+    """A model in which one fault is planted."""
+
+    model: ModelProto
+    rng: Random
+
+    def operands(self, place: int, *operators: str) -> list[TensorProto]:
+        """Returns the constants at this place of operators."""
+        names = {
+            n.input[place]
+            for n in self.model.graph.node
+            if n.op_type in operators and len(n.input) > place
+        }
+        return [t for t in self.model.graph.initializer if t.name in names]
+
+    def change(self, tensors: list[TensorProto], how: Callable[[Any], Any]) -> str:
+        """Changes one of these tensors; returns its name, or nothing if there is none."""
+        if not tensors:
+            return ""
+        tensor = self.rng.choice(tensors)
+        array = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(numpy_helper.from_array(how(array).astype(array.dtype), tensor.name))
+        return str(tensor.name)
+
+    def node(self, *operators: str, takes: Callable[[NodeProto], bool] = lambda n: True) -> Any:
+        """Returns one of the nodes of these operators; None if there is none."""
+        nodes = [n for n in self.model.graph.node if n.op_type in operators and takes(n)]
+        return self.rng.choice(nodes) if nodes else None
+
+
+def scale(plant: Plant) -> str:
+    kinds = {t.name: t for t in plant.operands(1, "DequantizeLinear", "QuantizeLinear")}
+    scales = [t for t in plant.model.graph.initializer if t.name.endswith("_scale")]
+    return plant.change([*({t.name: t for t in scales} | kinds).values()], lambda a: a * 1.01)
+
+
+def zero_point(plant: Plant) -> str:
+    """Moves the zero point of one reader, so that it does not fit the others."""
+    takes = [("DequantizeLinear", 2), ("QuantizeLinear", 2), ("MatMulInteger", 3)]
+    takes.append(("ConvInteger", 3))
+    op, place = plant.rng.choice(takes)
+    known = {t.name: t for t in plant.model.graph.initializer}
+    node = plant.node(op, takes=lambda n: len(n.input) > place and n.input[place] in known)
+    if node is None:
+        return ""
+    array = numpy_helper.to_array(known[node.input[place]])
+    moved = np.where(array < np.iinfo(array.dtype).max, array + 1, array - 1).astype(array.dtype)
+    node.input[place] = f"{node.input[place]} moved"
+    plant.model.graph.initializer.append(numpy_helper.from_array(moved, node.input[place]))
+    return f"{op} {node.output[0]}"
+
+
+def weight(plant: Plant) -> str:
+    known = plant.operands(1, "MatMulInteger", "ConvInteger")
+    known += plant.operands(0, "DequantizeLinear")
+    known = [t for t in known if t.data_type in (TensorProto.INT8, TensorProto.UINT8)]
+
+    def one(array: Any) -> Any:
+        flat = array.reshape(-1).copy()
+        at = plant.rng.randrange(flat.size)
+        flat[at] += 1 if flat[at] < np.iinfo(flat.dtype).max else -1
+        return flat.reshape(array.shape)
+
+    return plant.change(known, one)
+
+
+def swapped(plant: Plant) -> str:
+    same = {"Sub", "Div", "Concat", "MatMul", "Gather"}
+    node = plant.node(*same, takes=lambda n: len(n.input) > 1 and n.input[0] != n.input[1])
+    if node is None:
+        return ""
+    node.input[0], node.input[1] = node.input[1], node.input[0]
+    return f"{node.op_type} {node.output[0]}"
+
+
+def axis(plant: Plant) -> str:
+    node = plant.node("Softmax", "Concat", "Gather", "Transpose", "LayerNormalization", "Split")
+    if node is None:
+        return ""
+    for attribute in node.attribute:
+        if attribute.name == "axis":
+            attribute.i = attribute.i - 1 if attribute.i else 1
+        elif attribute.name == "perm" and len(attribute.ints) > 2:
+            perm = [*attribute.ints]
+            attribute.ints[:] = [*perm[:-2], perm[-1], perm[-2]]
+    return f"{node.op_type} {node.output[0]}"
+
+
+def bias(plant: Plant) -> str:
+    known = {t.name for t in plant.model.graph.initializer}
+    known |= {n.output[0] for n in plant.model.graph.node if n.op_type == "DequantizeLinear"}
+    node = plant.node("Add", takes=lambda n: any(i in known for i in n.input))
+    conv = plant.node("Conv", "Gemm", takes=lambda n: len(n.input) == 3)
+    if conv is not None and (node is None or plant.rng.random() < 0.5):
+        del conv.input[2]
+        return f"{conv.op_type} {conv.output[0]}"
+    if node is None:
+        return ""
+    kept = next((i for i in node.input if i not in known), node.input[0])
+    node.op_type = "Identity"
+    node.input[:] = [kept]
+    return f"Add {node.output[0]}"
+
+
+FAULTS: dict[str, Callable[[Plant], str]] = {
+    "scale": scale, "zero point": zero_point, "weight": weight, "swapped": swapped, "axis": axis,
+    "bias": bias,
+}  # fmt: skip
+_TRIES = 20
+_CHANGED = 1e-6
+
+
+def faulty(model: ModelProto, fault: str, seed: int) -> tuple[str, ModelProto] | None:
+    """Returns a model with a fault that changes float64 results, and where the fault is."""
+    feeds = feeds_for(model, seed=101)
+    right = Reference(model).run(feeds)
+    for turn in range(_TRIES):
+        wrong = ModelProto.FromString(model.SerializeToString())
+        place = FAULTS[fault](Plant(wrong, Random(f"{fault} {seed} {turn}")))
+        if not place:
+            return None
+        try:
+            open_session(wrong, optimize=False).run(feeds)
+            got = Reference(wrong).run(feeds)
+        except OnnxgradError:
+            continue
+        if any(d.rel > _CHANGED for d in compare(right, got)):
+            return place, wrong
+    return None
+
+
+# ---- the sweep -----------------------------------------------------------------------------------
+
+
+def proved(original: ModelProto, name: str) -> Iterator[tuple[str, ModelProto, Report]]:
+    """Yields the verdicts on the optimised file."""
+    for merge in MERGES:
+        result = onnxgrad.optimize(original, merge=merge, verify=False, **FILES[name][3])
+        yield merge, result, verify(original, result)
+
+
+def ends(report: Report) -> str:
+    """Returns the largest difference of whole runs."""
+    found = [d.rel for d in report.differences if d.leg in ("onnxruntime", "float64")]
+    return f"{max(found, default=0.0):.1e}"
+
+
+def main() -> int:
+    """Returns 1 if a verdict is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("file", nargs="*", default=list(FILES))
+    parser.add_argument("--faults", type=int, default=2, help="per file")
+    parser.add_argument("--write", action="store_true", help="write results/regions.md")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable()
+    counts, wrong = Counter[str](), list[str]()
+    head = "| file | nodes | merge | verdict | end to end | cuts | worst region |"
+    rows = [head, "|---" * 7 + "|"]
+    planted = ["| file | fault | where | verdict | found in |", "|---" * 5 + "|"]
+    kinds = list(FAULTS)
+    for at, name in enumerate(given.file):
+        original = made(name)
+        for merge, result, report in proved(original, name):
+            used = report.regions
+            number = str(sum(used.cuts.values())) if used else ""
+            worst = f"{used.worst.rel:.1e}" if used and used.worst else ""
+            sizes = f"{len(original.graph.node)} -> {len(result.graph.node)}"
+            cells = name, sizes, merge, report.verdict, ends(report), number, worst
+            rows.append(f"| {' | '.join(cells)} |")
+            print(rows[-1], flush=True)
+            counts[f"pairs {report.verdict}"] += 1
+            if report.verdict != "equal":
+                wrong.append(f"{name}, merge {merge}: {report.summary}")
+        for turn in range(given.faults):
+            order = [kinds[(at * given.faults + turn + i) % len(kinds)] for i in range(len(kinds))]
+            found = next(((k, f) for k in order if (f := faulty(result, k, at)) is not None), None)
+            if found is None:
+                continue
+            kind, (place, model) = found
+            report = verify(original, model)
+            where = report.worst.output if report.worst else ""
+            planted.append(f"| {name} | {kind} | {place} | {report.verdict} | {where} |")
+            print(planted[-1], flush=True)
+            counts[f"faults {report.verdict}"] += 1
+            if report.verdict != "different":
+                wrong.append(f"{name}, {kind} at {place}: {report.summary}")
+    total = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+    print(total, *wrong, sep="\n")
+    if given.write:
+        left = [f"- {w}" for w in wrong]
+        write_record(
+            "regions", [f"{total}.", "", *rows, "", *planted, *([""] if left else []), *left]
+        )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
