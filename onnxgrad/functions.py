@@ -50,7 +50,7 @@ from onnxgrad.jobs.inspection import contents, differences, latency
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.lift import Lifted
-from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room
+from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room, writing
 from onnxgrad.jobs.reduce import Check, ReducedModel
 from onnxgrad.limits import limited
 from onnxgrad.report.forms import SHOWN_AS
@@ -133,12 +133,11 @@ def verify(a: ModelLike, b: ModelLike | None = None, *, options: VerifyOptions) 
     finite element to compare, or a limit was reached, the verdict is "not proved".
 
     `inputs` accepts one or several sets of arrays by input name, or files (.npz, .npy, .pb). None
-    generates them from `seeds`, at two sizes of every symbolic dimension if the original runs at
-    two. `atol`, `rtol`: |a - b| <= atol + rtol * |a| replaces the calibrated tolerance, for every
-    output of floats or for each in a mapping by name; `metric` is "cosine=0.999", "psnr=40",
-    "top1=0.99" or "worst=0.01", one or several, "logits:top1=1" for one output. With bounds a float
-    may have another width in `b`, which receives `a`'s inputs rounded to it; the verdict is "within
-    bounds". `expect` compares the outputs of `a` with stored results in place of `b`.
+    generates them from `seeds`, at two sizes of every symbol if possible. `atol`, `rtol`:
+    |a - b| <= atol + rtol * |a| replaces the calibrated tolerance, for all outputs of floats or for
+    each in a mapping by name; `metric` is "cosine=0.999", "psnr=40", "top1=0.99" or "worst=0.01",
+    or several, "logits:top1=1" for one output. With bounds a float may have another width in `b`,
+    which receives `a`'s inputs rounded to it. `expect` compares `a` with stored results.
 
     Raises InputError if the original cannot be run or fed or if a provider is missing, and
     LimitReached.
@@ -146,7 +145,8 @@ def verify(a: ModelLike, b: ModelLike | None = None, *, options: VerifyOptions) 
     >>> onnxgrad.verify("models/lstmcell.onnx", "models/lstmcell.onnx").verdict
     'equal'
     """
-    return proof.verify(a, b, **options.shared(VerifyOptions))
+    with writing(options, a, b):
+        return proof.verify(a, b, **options.shared(VerifyOptions))
 
 
 @from_keywords(InspectOptions)

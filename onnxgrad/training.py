@@ -14,6 +14,7 @@ from onnxgrad.ir.load import ModelLike, check_room, load_in_place, to_kind_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.outcome import writing
 from onnxgrad.jobs.training import fit as driver
 from onnxgrad.jobs.training.declarations import (
     EvaluateOptions,
@@ -92,7 +93,8 @@ def fit(
     kind = model if into is None else into
     into = given if into is None else settled(into)
     check_room(load_in_place(into), kind)
-    done = driver.fit(given, options, original=into)
+    with writing(options, model, original):
+        done = driver.fit(given, options, original=into)
     done = replace(done, model=to_kind_of(done.model, kind))
     return done if report else done.model
 
@@ -137,7 +139,8 @@ class Trainer(TrainingLoop):
         lists other differences, which the run accepts. Raises Diverged for a loss that is not
         finite; the checkpoint is then the last good one.
         """
-        return self.train(options)
+        with writing(options):
+            return self.train(options)
 
     @from_keywords(EvaluateOptions)
     def evaluate(self, *, options: EvaluateOptions) -> dict[str, float]:

@@ -22,6 +22,10 @@ EngineName: TypeAlias = Literal["auto", "graph", "blocks"]
 FLOAT16_BOUND = "worst=0.02"
 TUNE_SECONDS = 60.0
 TUNE_FILE = "onnxgrad.tune.json"
+# the files of a training step in its folder
+STEP_FILES = (
+    "train.onnx", "eval.onnx", "predict.onnx", "update.onnx", "state.safetensors", "manifest.json"
+)  # fmt: skip
 
 Preset: TypeAlias = Literal["clean", "default", "inference", "canonical", "training-safe"]
 PRESETS = get_args(Preset)

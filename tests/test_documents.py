@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 import onnxgrad
+from onnxgrad.cli.arguments import add_options
 from onnxgrad.cli.parser import add_common
-from onnxgrad.cli.usage import COMMANDS, add_options
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.help import TOPICS
 from onnxgrad.passes.base import PASSES
 from onnxgrad.passes.presets import PRESETS

@@ -15,9 +15,10 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
+from onnxgrad.cli.arguments import add_options
 from onnxgrad.cli.parser import Parser, add_common, complaint, fitted, wants
 from onnxgrad.cli.process import Stopped, drop, importing, open_streams, quiet_libraries, stoppable
-from onnxgrad.cli.usage import COMMANDS, add_options, module_of
+from onnxgrad.cli.usage import COMMANDS, module_of
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.jobs.declared import from_flags, options_of
 from onnxgrad.version import __version__

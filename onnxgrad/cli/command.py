@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import check_reports
+from onnxgrad.cli.targets import check_reports, protected
 from onnxgrad.passes.user_laws import run_plugins
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.running.session import custom_ops
@@ -19,8 +19,13 @@ def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Outpu
     """Runs the command of `args`, which is the function `run`, with the user's plugins. Returns its
     exit code.
     """
-    if not getattr(args, "makes_folders", False):
-        check_reports(args)
+    with protected(args):
+        if not getattr(args, "makes_folders", False):
+            check_reports(args)
+        return _carry_out(args, run)
+
+
+def _carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Output], int]) -> int:
     for library in getattr(args, "custom_ops", ()):
         custom_ops(library)
     if args.plugin:

@@ -14,7 +14,7 @@ import onnx
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import MOST_BYTES, proto_of
 from onnxgrad.ir.preflight.model import check_model
-from onnxgrad.ir.storage.places import STDIN
+from onnxgrad.ir.storage.protection import STDIN
 from onnxgrad.wording import perhaps
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import files_read, target_of, writer
+from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, require_runtime
@@ -46,7 +46,7 @@ def converted(
     """Runs a job that converts one model, proves the result and writes it. Raises the job's error,
     which names the model.
     """
-    target = target_of(args.output, [args.model, *files_read(args)])
+    target = target_of(args.output)
     if args.verify:
         require_runtime(args.provider)
     outcome = Outcome(args.model, None if target is None else str(target), shown(args.model))
@@ -105,17 +105,18 @@ def tuning_of(args: argparse.Namespace) -> Path | float | None:
 def keep_decisions(
     args: argparse.Namespace, target: Path | None, data: Mapping[str, Any] | None, out: Output
 ) -> None:
-    """Writes the decisions: to a separate file for each model of --out-dir, to no file for
-    stdout.
-    """
-    if data is None or not args.tune:
-        return
+    """Writes the decisions, if there are any."""
+    file = decisions_file(args, target) if args.tune else None
+    if data is not None and file is not None:
+        write(file, data)
+        out.wrote(file)
+
+
+def decisions_file(args: argparse.Namespace, target: Path | None) -> Path | None:
+    """Returns the file for the decisions: one for each model of --out-dir, None for stdout."""
     if args.tune_file is not None:
-        file = Path(args.tune_file)
-    elif target is not None and str(target) != "-":
-        name = f"{target.stem}.{TUNE_FILE}" if args.out_dir is not None else TUNE_FILE
-        file = target.with_name(name)
-    else:
-        return
-    write(file, data)
-    out.wrote(file)
+        return Path(args.tune_file)
+    if target is None:
+        return None
+    name = f"{target.stem}.{TUNE_FILE}" if args.out_dir is not None else TUNE_FILE
+    return target.with_name(name)

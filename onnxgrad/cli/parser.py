@@ -8,7 +8,7 @@ import argparse
 import shutil
 import textwrap
 from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from typing import Any, Literal, NoReturn, TextIO
 
 from onnxgrad.cli.help_text import Help
 from onnxgrad.errors import InputError
@@ -68,6 +68,10 @@ class Parser(argparse.ArgumentParser):
 def wants(words: Sequence[str], short: str, long: str) -> bool:
     """Whether a flag is among the words, which may not be parseable."""
     return any(w == long or (w.startswith(short) and not w.startswith("--")) for w in words)
+
+
+# how the common options below use files, as `onnxgrad.jobs.declared.FileUse` has it
+FILES: dict[str, Literal["read", "write"]] = {"json": "write", "plugin": "read"}
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The files that a command writes, checked before long work begins."""
+"""The files that a command reads and writes, checked before long work begins."""
 
 from __future__ import annotations
 
@@ -6,38 +6,24 @@ import argparse
 import glob
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from onnxgrad.cli.output import Output, stdout_for_data
+from onnxgrad.cli.parser import FILES
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save_all, to_bytes
-from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import is_stream
-from onnxgrad.ir.storage.places import STDIN, check_output, refuse_taken
-
-# arguments that name files to read, and arguments, in addition to -o, that name a file to write
-READ = ("model", "a", "b", "config", "recipe", "plugin", "input", "inputs", "feeds", "custom_ops",
-         "tune_from", "expect", "original", "data", "validation", "bind", "reference")  # fmt: skip
-REPORTS = (
-    "json",
-    "junit",
-    "markdown",
-    "html",
-    "tune_file",
-    "save",
-    "log",
-    "plot",
-    "prepare",
-    "lift",
-    "split",
-)
-PAIRS = ("predict",)  # mappings of files to read to files to write
+from onnxgrad.ir.storage.places import check_output
+from onnxgrad.ir.storage.protection import STDIN, Protected, Writes, protecting, refuse
+from onnxgrad.jobs.declared import FileUse, names_of, options_of
 
 
-def target_of(output: str, models: Iterable[str]) -> Path | None:
+def target_of(output: str) -> Path | None:
     """Returns the path that -o names, None for stdout. Raises InputError if the model cannot be
     written there.
     """
@@ -49,7 +35,7 @@ def target_of(output: str, models: Iterable[str]) -> Path | None:
     if not output:
         raise InputError("-o: the name of the output is empty")
     target = Path(output)
-    check_output(target, models)
+    check_output(target)
     return target
 
 
@@ -88,76 +74,97 @@ def writer(target: Path | None, out: Output) -> Callable[[Program], bool]:
     return write
 
 
-def check_reports(
-    args: argparse.Namespace,
-    *,
-    read: Iterable[str] = (),
-    written: Iterable[tuple[str, str]] = (),
-) -> None:
-    """Raises InputError, before long work, if the file of an option has no name or is used by the
-    command; for -o only the latter is checked. `read`: files that the command reads in addition to
-    those of the arguments; `written`: other files that it writes, with descriptions.
+class _Use(NamedTuple):
+    """The files in the value of one argument."""
+
+    option: str
+    use: FileUse
+    globs: tuple[str, ...]
+    value: Any
+
+
+def _uses(args: argparse.Namespace) -> Iterator[_Use]:
+    """Yields the arguments of a command that name files, -o first, as its rows and its job declare
+    them.
     """
-    output: str | None = getattr(args, "output", None)
-    files, taken = [*files_read(args), *read], list(written)
-    if output not in (None, "", STDIN):
-        if os.path.exists(output):
-            refuse_taken(Path(output), files)
-        taken.append(("-o writes the model", output))
-    given = [(name, getattr(args, name, None)) for name in REPORTS]
-    reports = [
-        (name, file)
-        for name, file in given
-        for file in (file if isinstance(file, list) else [file])
+    command = COMMANDS[args.command]
+    options = () if command.options is None else options_of(command.options)
+    found = [
+        *((r.names[-1], r.file, r.globs, r.dest) for r in command.rows if r.dest == "output"),
+        *((f"--{name}", use, (), name) for name, use in FILES.items()),
+        *((r.names[-1], r.file, r.globs, r.dest) for r in command.rows if r.dest != "output"),
+        *((str(o.flag), o.file, o.names, o.name) for o in options if o.flag is not None),
     ]
-    pairs = [(name, file) for name in PAIRS for file in _pairs(args, name).values()]
-    for name, file in [*reports, *pairs]:
-        # for `ops`, --markdown names no file
-        if isinstance(file, str) and not (name == "json" and file == STDIN):
-            option = f"--{name.replace('_', '-')}"
-            _check_report(option, file, files, taken)
-            taken.append((f"{option} writes", file))
+    for option, use, globs, name in found:
+        if use and (value := getattr(args, name, None)) is not None:
+            yield _Use("-o" if name == "output" else option, use, globs, value)
 
 
-def _files(given: str | list[str] | None) -> list[str | None]:
-    return [*given] if isinstance(given, list) else [given]
+def protected(args: argparse.Namespace) -> AbstractContextManager[Protected]:
+    """Protects every file that the arguments name for reading, inside the context."""
+    names = [name for use in _uses(args) for name in _read_by(use)]
+    names += [
+        found
+        for name in names
+        if glob.has_magic(name) and not os.path.exists(name)
+        for found in glob.glob(name, recursive=True)
+    ]
+    return protecting(names, [g for use in _uses(args) for g in use.globs])
 
 
-def _pairs(args: argparse.Namespace, name: str) -> Mapping[str, str]:
-    return getattr(args, name, None) or {}
+def _read_by(use: _Use) -> Iterator[str]:
+    if use.use == "read":
+        yield from names_of(use.value)
+    elif use.use == "pairs":
+        yield from names_of([*use.value])
 
 
-def _check_report(
-    option: str, name: str, files: Sequence[str], taken: Iterable[tuple[str, str]]
-) -> None:
+def check_reports(args: argparse.Namespace, written: Iterable[tuple[str, str]] = ()) -> None:
+    """Raises InputError, before long work, if the file of an option has no name, cannot be written,
+    is read by the command or is written by another option; for -o, whether it can be written is
+    checked elsewhere. `written`: other files that the command writes, with descriptions.
+    """
+    writes = Writes()
+    for what, file in written:
+        writes.add(what, file)
+    uses = sorted(_uses(args), key=lambda use: use.use == "pairs")
+    for use in uses:
+        for name in names_of(use.value) if use.globs or use.use == "into" else ():
+            writes.add_folder(f"{use.option} writes", Path(name), use.globs)
+    for use in uses:
+        what = "-o writes the model" if use.option == "-o" else f"{use.option} writes"
+        for name in _written_by(use) if use.use in ("write", "pairs") else ():
+            _check_written(use.option, name, what, writes)
+
+
+def _written_by(use: _Use) -> Sequence[str]:
+    value = use.value
+    if isinstance(value, Mapping):
+        return [*value.values()]
+    return [*value] if isinstance(value, (list, tuple)) else [os.fspath(value)]
+
+
+def _check_written(option: str, name: str, what: str, writes: Writes) -> None:
+    if name == STDIN and option in ("-o", "--json"):
+        return
+    if option == "-o":
+        if name:
+            refuse(Path(name))
+            _add(writes, what, name)
+        return
     if not name:
         raise InputError(f"{option}: the name of the file is empty")
-    path = Path(name)
     try:
-        check_output(path, files)
-        for what, other in taken:
-            if os.path.realpath(other) == os.path.realpath(path) and not is_stream(path):
-                raise InputError(f"{name}: is where {what}")
+        check_output(Path(name))
+        _add(writes, what, name)
     except InputError as error:
         raise InputError(f"{option} {error}") from error
 
 
-def files_read(args: argparse.Namespace) -> list[str]:
-    """Returns every file that the arguments name for reading, whether or not it exists."""
-    named = [file for name in PAIRS for file in _pairs(args, name)]
-    for option in READ:
-        value = getattr(args, option, None)
-        value = [*map(str, value.values())] if isinstance(value, Mapping) else value
-        named += [] if value is None else [value] if isinstance(value, str) else value
-    named += [name.partition("=")[2] for name in named if "=" in name]
-    named += [
-        found for name in named if glob.has_magic(name) for found in glob.glob(name, recursive=True)
-    ]
-    return named
-
-
-def check_not_weights(target: Path | None, model: Path | bytes) -> None:
-    """Raises InputError if `model` reads its weights from `target`."""
-    if target is None or not target.exists() or isinstance(model, bytes):
-        return
-    external_data.check_not_weights(target, read_proto(model), model.parent)
+def _add(writes: Writes, what: str, name: str) -> None:
+    try:
+        stream = is_stream(Path(name))
+    except (InputError, OSError):  # reported where -o is checked
+        stream = False
+    if not stream:
+        writes.add(what, name)

@@ -1,92 +1,25 @@
-"""The arguments of each command: the options of its job, the flags of the command alone, and two
-examples. Imports only what `--help` needs.
-"""
+"""The commands, each with its arguments and two examples. Imports only what `--help` needs."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, cast
 
-from onnxgrad.cli.help_text import examples_text
-from onnxgrad.jobs.declared import Declaration, add_flags, group_of, reader
+from onnxgrad.cli.arguments import Command, Row, into, reads, row, writes
+from onnxgrad.jobs.declared import reader
 from onnxgrad.jobs.groups import PRODUCTS, SPLIT, Seconds
-from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
+from onnxgrad.vocabulary import STEP_FILES, TUNE_FILE, TUNE_SECONDS
 
-
-@dataclass(frozen=True)
-class Row:
-    """A flag or a positional argument: the arguments of `add_argument`, the `title` of its group,
-    and `either`, the name of its mutually exclusive group.
-    """
-
-    names: tuple[str, ...]
-    keywords: dict[str, Any]
-    title: str = ""
-    either: str = ""
-
-
-@dataclass(frozen=True)
-class Command:
-    """`onnxgrad NAME`: its summary, two examples, its own rows, and the declaration of its `job` or
-    its name in onnxgrad.jobs. `required` lists exclusive groups in which one argument must be
-    given. `module` is the module of `cli.commands` that runs the command, if its name differs.
-    """
-
-    summary: str
-    examples: tuple[tuple[str, str], tuple[str, str]]
-    rows: tuple[Row, ...] = ()
-    job: type[Declaration] | str = ""
-    required: tuple[str, ...] = ()
-    text: str = ""
-    defaults: tuple[tuple[str, Any], ...] = ()
-    module: str = ""
-
-    @property
-    def options(self) -> type[Declaration] | None:
-        """The declaration of its job, which is imported only now."""
-        if not isinstance(self.job, str) or not self.job:
-            return self.job or None
-        module, _, name = self.job.rpartition(".")
-        return cast("type[Declaration]", getattr(import_module(f"onnxgrad.jobs.{module}"), name))
-
-
-def row(*names: str, title: str = "", either: str = "", **keywords: Any) -> Row:
-    """Returns a row; `keywords` are those of `add_argument`."""
-    return Row(names, keywords, title, either)
-
-
-def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Adds the arguments of a command to its parser."""
-    either: dict[str, argparse._MutuallyExclusiveGroup] = {}
-    if command.options is not None:
-        group_of(parser, vars(command.options).get("title", ""))  # the job's own group comes first
-    for r in command.rows:
-        place: Any = group_of(parser, r.title)
-        if r.either:
-            place = either.get(r.either) or place.add_mutually_exclusive_group(
-                required=r.either in command.required
-            )
-            either[r.either] = place
-        place.add_argument(*r.names, **r.keywords)
-    if command.options is not None:
-        add_flags(parser, command.options)
-    parser.set_defaults(**dict(command.defaults))
-    parser.epilog = f"{command.text}{examples_text(command.examples)}"
-
-
-MODEL = row("model", metavar="MODEL", help="an ONNX file, or - for stdin")
-OUTPUT = row("-o", "--output", metavar="OUT", help="the file to write; - is stdout")
-NEEDED = row(*OUTPUT.names, **OUTPUT.keywords, required=True)
+MODEL = reads("model", metavar="MODEL", help="an ONNX file, or - for stdin")
+OUTPUT = writes("-o", "--output", metavar="OUT", help="the file to write; - is stdout")
+NEEDED = writes(*OUTPUT.names, **OUTPUT.keywords, required=True)
 _PAGE = "write one self-contained HTML page"
-HTML = row("--html", metavar="FILE", help=_PAGE)
+HTML = writes("--html", metavar="FILE", help=_PAGE)
 
 
 def custom_ops(title: str) -> Row:
     """Returns the row of --custom-ops, for each command that runs models in onnxruntime."""
     help = "a library of custom operators for onnxruntime; it runs with your rights"
-    return row(
+    return reads(
         "--custom-ops", title=title, action="append", default=[], metavar="LIB.so", help=help
     )
 
@@ -117,10 +50,10 @@ COMMANDS: dict[str, Command] = {
          ("optimize '*.onnx' --out-dir small --merge always",
           "several models, all parallel products merged")),
         (
-            row("model", nargs="+", metavar="MODEL", help="an ONNX file, a glob, or - for stdin"),
-            row("-o", "--output", either="where", metavar="OUT",
+            reads("model", nargs="+", metavar="MODEL", help="an ONNX file, a glob, or - for stdin"),
+            writes("-o", "--output", either="where", metavar="OUT",
                 help="the file to write; - is stdout"),
-            row("--out-dir", either="where", metavar="DIR",
+            into("--out-dir", either="where", metavar="DIR",
                 help="the folder to write to; files keep their names"),
             row("--dry-run", action="store_true", help="rewrite and prove, but write no model"),
             HTML,
@@ -129,7 +62,7 @@ COMMANDS: dict[str, Command] = {
                 "operands, which names a wrong rewrite rule at once (with --no-verify: only this)"),
             row("--no-verify", action="store_true",
                 help="skip the proof of the whole model (needs no onnxruntime)"),
-            row("--lift", title="rewriting", metavar="FILE", help="move everything that "
+            writes("--lift", title="rewriting", metavar="FILE", help="move everything that "
                 "depends on weights alone to this second file, which runs once at load and feeds "
                 "OUT; both files are proved together"),
             row("--weights", title="rewriting", action="append", metavar="NAME",
@@ -141,9 +74,9 @@ COMMANDS: dict[str, Command] = {
             row("--tune-time", title="tuning", type=reader(Seconds, "--tune-time"),
                 metavar="SECONDS",
                 help=f"seconds to measure, in addition to --timeout (default: {TUNE_SECONDS:g})"),
-            row("--tune-file", title="tuning", metavar="FILE",
+            writes("--tune-file", title="tuning", metavar="FILE",
                 help=f"the file for the decisions (default: {TUNE_FILE} beside OUT)"),
-            row("--tune-from", title="tuning", metavar="FILE",
+            reads("--tune-from", title="tuning", metavar="FILE",
                 help="apply the decisions of an earlier --tune without measuring; same bytes"),
             custom_ops("proof"),
         ),
@@ -154,16 +87,15 @@ COMMANDS: dict[str, Command] = {
         (("ci", "every model of onnxgrad.toml"),
          ("ci --update --jobs 2", "two models at once; write the lock if all pass")),
         (
-            row("config", nargs="?", metavar="CONFIG", help="the recipe (default: onnxgrad.toml, "
+            reads("config", nargs="?", metavar="CONFIG", help="the recipe (default: onnxgrad.toml, "
                 "or [tool.onnxgrad] of pyproject.toml, in this folder)"),
             custom_ops(""),
             row("--schema", action="store_true",
                 help="print the JSON schema of what --json writes"),
-            row("--junit", title=_CI, metavar="FILE", help="write the result as JUnit XML"),
-            row("--markdown", title=_CI, metavar="FILE",
+            writes("--junit", title=_CI, metavar="FILE", help="write the result as JUnit XML"),
+            writes("--markdown", title=_CI, metavar="FILE",
                 help="write the result as Markdown, for example for a job summary"),
-            row("--html", title=_CI, metavar="FILE",
-                help=_PAGE),
+            writes("--html", title=_CI, metavar="FILE", help=_PAGE),
             row("--annotations", title=_CI, action=argparse.BooleanOptionalAction,
                 help="print a line on stderr for "
                 "each model that failed or changed; GitHub shows it beside the file (default: if "
@@ -181,9 +113,10 @@ COMMANDS: dict[str, Command] = {
           "a target of any shape; its adjoint becomes an input")),
         (
             MODEL, OUTPUT, HTML,
-            row("--split", title=SPLIT, nargs="+", metavar="FILE", help="write the parts forward "
-                "(outputs and residuals) and backward (from residuals and adjoints to gradients) "
-                "to these two files, beside a manifest; or to one file, as two functions of it"),
+            writes("--split", title=SPLIT, nargs="+", metavar="FILE", help="write the parts "
+                "forward (outputs and residuals) and backward (from residuals and adjoints to "
+                "gradients) to these two files, beside a manifest; or to one file, as two "
+                "functions of it"),
             row("--mark", action="store_true", help="write no gradient but the model with the "
                 "marks of --checkpoint; grad reads them if --checkpoint is not given"),
             row("--function", metavar="NAME", help="add the gradient of this local function, with "
@@ -213,18 +146,18 @@ COMMANDS: dict[str, Command] = {
          ("train-step model.onnx -o step --loss 'mse{output=logits}' --optimizer 'sgd{lr=0.1}'",
           "with another loss; its labels become an input")),
         (
-            row("model", metavar="MODEL", nargs="?", help="an ONNX file, or - for stdin"),
-            row("-o", "--output", metavar="FOLDER",
+            reads("model", metavar="MODEL", nargs="?", help="an ONNX file, or - for stdin"),
+            into("-o", "--output", metavar="FOLDER", globs=STEP_FILES,
                 help="the folder for train.onnx, eval.onnx, predict.onnx, state.safetensors and "
                 "manifest.json"),
             row("--training-info", either="form", action="store_true", help="write one file "
                 "to -o: the model with the step as its TrainingInfoProto"),
             row("--from-training-info", either="form", action="store_true", help="write "
                 "the step that --training-info stored in MODEL; options of the step are ignored"),
-            row("--seal", either="form", metavar="FOLDER",
+            reads("--seal", either="form", metavar="FOLDER", globs=("manifest.json",),
                 help="accept the changed graphs of this step: only write their digests into its "
                 "manifest"),
-            row("--vectors", either="form", metavar="FOLDER", help="write two small steps with "
+            into("--vectors", either="form", metavar="FOLDER", help="write two small steps with "
                 "data and losses, for the tests of a client"),
             custom_ops("proof"),
         ),
@@ -237,9 +170,9 @@ COMMANDS: dict[str, Command] = {
          ("fit step --data train.npz --folder run --log log.jsonl",
           "run a training step, save its state after each epoch")),
         (
-            row("model", metavar="MODEL", help="an ONNX file, or the folder of a training step"),
-            row("-o", "--output", metavar="OUT", help="the file for the trained model"),
-            row("--original", metavar="FILE",
+            reads("model", metavar="MODEL", help="an ONNX file, or the folder of a training step"),
+            writes("-o", "--output", metavar="OUT", help="the file for the trained model"),
+            reads("--original", metavar="FILE",
                 help="if MODEL is a folder: the model from which the step was built, for -o"),
             custom_ops("run"),
         ),
@@ -251,8 +184,8 @@ COMMANDS: dict[str, Command] = {
          ("verify model.onnx half.onnx --rtol 1e-2 --atol 1e-3",
           "accept differences within these bounds")),
         (
-            row("a", metavar="A", help="the original: an ONNX file, or - for stdin"),
-            row("b", metavar="B", nargs="?", help="the model that should compute the same"),
+            reads("a", metavar="A", help="the original: an ONNX file, or - for stdin"),
+            reads("b", metavar="B", nargs="?", help="the model that should compute the same"),
             custom_ops("proof"),
         ),
         "declarations.VerifyOptions",
@@ -332,8 +265,9 @@ COMMANDS: dict[str, Command] = {
           "A's output logits feeds B's input x"),
          ("join classifier.onnx head.onnx --prefix head. --keep-output logits -o out.onnx",
           "prefix B's names, and keep A's output as an output")),
-        (row("a", metavar="A", help="the model that runs first, or - for stdin"),
-         row("b", metavar="B", help="the model that it feeds"), NEEDED, custom_ops("proof")),
+        (reads("a", metavar="A", help="the model that runs first, or - for stdin"),
+         reads("b", metavar="B", help="the model that it feeds"), NEEDED,
+         custom_ops("proof")),
         "surgery_declarations.JoinOptions",
         module="surgery",
     ),
@@ -345,7 +279,7 @@ COMMANDS: dict[str, Command] = {
           "move computations on constants, such as DequantizeLinear of weights")),
         (
             MODEL, NEEDED,
-            row("--prepare", metavar="FILE", required=True,
+            writes("--prepare", metavar="FILE", required=True,
                 help="the file for the model that runs once; its outputs are inputs of OUT"),
             custom_ops("proof"),
         ),
@@ -363,8 +297,8 @@ COMMANDS: dict[str, Command] = {
         "list the differences between two models",
         (("diff model.onnx out.onnx", "print the differences; exit code 1 if there are any"),
          ("diff model.onnx out.onnx --json changes.json", "also write them as JSON")),
-        (row("a", metavar="A", help="an ONNX file, or - for stdin"),
-         row("b", metavar="B", help="the ONNX file to compare with A"), HTML),
+        (reads("a", metavar="A", help="an ONNX file, or - for stdin"),
+         reads("b", metavar="B", help="the ONNX file to compare with A"), HTML),
         "declarations.DiffOptions",
     ),
     "reduce": Command(
@@ -375,7 +309,7 @@ COMMANDS: dict[str, Command] = {
           "the smallest model that still crashes your script")),
         (
             MODEL,
-            row("-o", "--output", metavar="OUT", required=True, help="the file to write"),
+            writes("-o", "--output", metavar="OUT", required=True, help="the file to write"),
             row("--check", either="how", metavar="COMMAND",
                 help="a command that fails on the model; see below"),
             row("--fails", either="how", metavar="'COMMAND OPTIONS'", help="a command of onnxgrad "
@@ -392,7 +326,7 @@ COMMANDS: dict[str, Command] = {
          ("bench model.onnx out.onnx --require 0.9 --threads 4",
           "exit with 1 if the second takes more than 0.9 of the time")),
         (
-            row("model", nargs="+", metavar="MODEL",
+            reads("model", nargs="+", metavar="MODEL",
                 help="ONNX files with equal inputs; ratios are to the first"),
             HTML, custom_ops("measuring"),
         ),
@@ -404,7 +338,7 @@ COMMANDS: dict[str, Command] = {
           "show the copies between the devices"),
          ("place model.onnx --device 'cuda=Mat*,op:Tanh' --propagate -o placed.onnx",
           "also place neighbours of placed nodes, and write the model")),
-        (MODEL, row("-o", "--output", metavar="OUT",
+        (MODEL, writes("-o", "--output", metavar="OUT",
                     help="the file to write; - is stdout (default: write nothing)")),
         "declarations.PlaceOptions",
     ),

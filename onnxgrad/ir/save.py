@@ -29,6 +29,7 @@ from onnxgrad.ir.storage.atomic_files import (
     write_stream,
 )
 from onnxgrad.ir.storage.outline import is_changed, outline
+from onnxgrad.ir.storage.protection import refuse
 from onnxgrad.ir.storage.weights_in_file import own_data, pieces
 from onnxgrad.options import known_keywords
 
@@ -172,10 +173,12 @@ def _named(path: Path) -> Iterator[None]:
 
 def remove(path: str | os.PathLike[str], *, keep: Collection[Path] = ()) -> None:
     """Removes the file of a model, and the weights beside it that `save` wrote, unless they are
-    among the resolved paths `keep`. Raises InputError if it cannot be removed.
+    among the resolved paths `keep`. Raises InputError if it cannot be removed, or if the job reads
+    the model's file.
     """
     place = place_of(Path(path))
     data = own_data(place)
+    refuse(place)
     try:
         place.unlink()
     except OSError as e:

@@ -87,6 +87,7 @@ class OptimizeOptions(Proof):
         flag="--config",
         metavar="FILE",
         toml=None,
+        file="read",
     )
     fix_dims: Sizes | None = option(
         None,
@@ -106,17 +107,20 @@ class OptimizeOptions(Proof):
         "first chain the model with another, as `join` does: model = FILE, map, prefix, "
         "keep_output",
         flag=None,
+        file="read",
     )
     before: Edits | None = option(
         None,
         "edits of the interface before the passes, as `edit` does: bind, rename, drop_output; then "
         "open_batch: a table with options of `open-batch`",
         flag=None,
+        file="read",
     )
     after: Edits | None = option(
         None,
         "edits of the interface of the result, after the passes and their proof",
         flag=None,
+        file="read",
     )
     lift: bool | Names = option(
         False,
@@ -134,6 +138,8 @@ class OptimizeOptions(Proof):
         metavar="PASS[=DIR]",
         toml=None,
         olive=False,
+        file="into",
+        names=("*.[0-9][0-9][0-9].*.txt",),
     )
     tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = option(
         None,
@@ -142,6 +148,7 @@ class OptimizeOptions(Proof):
         "decisions of an earlier call",
         flag=None,
         toml=None,
+        file="read",
     )
     verify: bool | Literal["each", "only each"] = option(
         True,
@@ -196,6 +203,7 @@ class VerifyOptions(Proof):
         "of B; with --map, NAME is the name in FILE, OTHER the name in A",
         metavar="FILE",
         once=True,
+        file="read",
     )
     layers: bool = option(
         False,
@@ -207,6 +215,7 @@ class VerifyOptions(Proof):
         "write the inputs and outputs of A's first run to this .npz for --expect; with --layers, "
         "every paired value; without B, A is compared with itself",
         metavar="OUT.npz",
+        file="write",
     )
 
 
@@ -371,6 +380,7 @@ class CiOptions(Declaration):
         flag=None,
         toml=None,
         positional=True,
+        file="read",
     )
     update: bool = option(False, "write a new lock if every model passes", toml=None)
     jobs: Several = option(
@@ -394,7 +404,8 @@ class CiOptions(Declaration):
         "Python files with rules, families, passes or gradient rules, which each process runs",
         flag=None,
         toml=None,
+        file="read",
     )
     custom_ops: Names = option(
-        (), "libraries of custom operators for onnxruntime", flag=None, toml=None
+        (), "libraries of custom operators for onnxruntime", flag=None, toml=None, file="read"
     )

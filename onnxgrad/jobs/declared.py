@@ -11,10 +11,22 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from onnxgrad.errors import InputError
 from onnxgrad.options import (
@@ -37,6 +49,9 @@ _SEQUENCES = (list, tuple, Sequence, Mapping, dict)
 
 
 REQUIRED: Any = MISSING
+# how an option uses the files in its value: `pairs` maps files to read to files to write, `into` is
+# a folder, or NAME=FOLDER, in which the job chooses the names
+FileUse: TypeAlias = Literal["", "read", "write", "pairs", "into"]
 
 
 def option(
@@ -49,16 +64,19 @@ def option(
     olive: bool = True,
     positional: bool = False,
     once: bool = False,
+    file: FileUse = "",
+    names: tuple[str, ...] = (),
 ) -> Any:
     """Declares an option: a dataclass field with its properties in Python, shell, recipe and Olive.
 
     `flag`, `toml`: its flag, and its key in a recipe, if they differ from its name; None if there
     is none. `olive`: whether Olive's pass has it. `positional`: Python accepts it without its name.
-    `once`: the flag is given once although the value may be a list.
+    `once`: the flag is given once although the value may be a list. `file`: whether its values name
+    files that are read or written; `names`: globs of the files written in a folder that it names.
     """
     doors = {
         "help": help, "flag": flag, "metavar": metavar, "toml": toml, "olive": olive,
-        "positional": positional, "once": once,
+        "positional": positional, "once": once, "file": file, "names": names,
     }  # fmt: skip
     return field(default=default, metadata={_KEY: doors})
 
@@ -80,6 +98,8 @@ class Option:
     olive: bool
     positional: bool
     once: bool
+    file: FileUse
+    names: tuple[str, ...]
 
     @property
     def plain(self) -> tuple[Any, ...]:
@@ -222,6 +242,31 @@ def _spoken(kind: Any, text: str) -> Any:
         except ValueError:
             return text
     return text
+
+
+def files_read(options: Declaration) -> list[str]:
+    """Returns the names of the files that a job with these options reads."""
+    named = [(o.file, getattr(options, o.name)) for o in options_of(type(options)) if o.file]
+    values = [[*v] if use == "pairs" and v else v for use, v in named if use in ("read", "pairs")]
+    return [*names_of(values)]
+
+
+def names_of(value: Any) -> Iterator[str]:
+    """Yields the names of files in the value of an option: a path, `[NAME=]FILE`, a list or a
+    mapping of them; nothing for other values. A file that has the name with `NAME=` counts, too.
+    """
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from names_of(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from names_of(each)
+    elif isinstance(value, (str, os.PathLike)) and value:
+        name = os.fspath(value)
+        if isinstance(name, str):
+            yield name
+            if "=" in name:
+                yield name.partition("=")[2]
 
 
 # ---- Python -------------------------------------------------------------------------------------

@@ -326,6 +326,7 @@ class Running(Limits):
         flag="--input",
         metavar="[NAME=]FILE",
         toml="verify.inputs",
+        file="read",
     )
     dims: Sizes | None = option(
         None,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InternalError, OnnxgradError
@@ -14,6 +16,8 @@ from onnxgrad.ir.load import ModelLike, check_room
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.storage.outline import outline
+from onnxgrad.ir.storage.protection import Writes, protecting, refuse
+from onnxgrad.jobs.declared import Declaration, files_read, names_of, options_of
 from onnxgrad.jobs.newer_operators import NewerOperators
 from onnxgrad.limits import limited
 from onnxgrad.passes.base import Pass
@@ -227,6 +231,28 @@ class Hooks:
     seconds: float = 0.0
     plugins: Sequence[Pass] = ()
     ahead: bool = False
+
+
+@contextmanager
+def writing(options: Declaration, *models: Any) -> Iterator[None]:
+    """Protects the files that a job with these options and models reads. Raises InputError, before
+    the work, if an option writes one of them or a file of another option.
+    """
+    paths = [os.fspath(model) for model in models if isinstance(model, (str, os.PathLike))]
+    used = [(o, getattr(options, o.name)) for o in options_of(type(options)) if o.file]
+    owned = [name for o, _ in used for name in o.names]
+    with protecting([*paths, *files_read(options)], owned):
+        writes = Writes()
+        for o, value in used:
+            if o.file == "read" or not value:
+                continue
+            for path in map(Path, names_of(value)):
+                if o.file == "into":
+                    writes.add_folder(f"{o.name} writes", path, o.names)
+                else:
+                    refuse(path)
+                    writes.add(f"{o.name} writes", path)
+        yield
 
 
 def with_room(model: ModelLike) -> Hooks:

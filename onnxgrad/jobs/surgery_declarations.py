@@ -42,6 +42,7 @@ class EditOptions(Proof):
         "list such as [1,2], true or false, an .npy, .npz or .pb file, or in Python an array; may "
         "repeat",
         metavar="NAME=VALUE|FILE",
+        file="read",
     )
     rename: Renames | None = option(
         None,
@@ -134,6 +135,7 @@ class RowsProof(Limits):
         "that has rows; may repeat (default: generated rows)",
         flag="--input",
         metavar="[NAME=]FILE",
+        file="read",
     )
     dims: Sizes | None = option(
         None, "the size of a symbolic dimension in the proof", flag="--dim", metavar="NAME=SIZE"
@@ -179,6 +181,7 @@ class OpenBatchOptions(RowsProof):
         "with --open: the same network exported at another size, to prove the result there; "
         "may repeat",
         metavar="FILE",
+        file="read",
     )
     symbol: Text = option("batch", "name of the new dimension (default: batch)", metavar="NAME")
     along: Literal["auto", "refuse", "warn"] = option(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.atomic_files import write_whole
+from onnxgrad.ir.storage.atomic_files import opened_to_change, write_whole
 from onnxgrad.wording import install, option, printable_json
 
 
@@ -70,7 +70,7 @@ class JsonLines:
 
     def _add(self, text: str) -> None:
         try:
-            with open(self.path, "a", encoding="utf-8") as file:
+            with opened_to_change(Path(self.path), "a") as file:
                 file.write(text)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
@@ -83,7 +83,7 @@ class JsonLines:
         if self.size <= size:
             return
         try:
-            with open(self.path, "r+b") as file:
+            with opened_to_change(Path(self.path), "r+b") as file:
                 file.seek(max(size - 1, 0))
                 rest = file.read()
                 lines = rest[min(size, 1) :].splitlines()

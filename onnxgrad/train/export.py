@@ -31,7 +31,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_fields, elements, keep
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage import external_data
-from onnxgrad.ir.storage.atomic_files import place_of, write_whole
+from onnxgrad.ir.storage.atomic_files import discard, place_of, write_whole
 from onnxgrad.ir.storage.weights_in_file import own_data, pieces
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.options import known_keywords
@@ -92,8 +92,7 @@ def _stream(model: ModelProto, source: Path, arrays: Mapping[str, Array], path: 
         write_whole(path, pieces(model, source.parent, arrays, digests))
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
-    for file in replaced:
-        file.unlink(missing_ok=True)
+    discard(replaced)
 
 
 def _refuse_half(program: Program, values: Mapping[str, Array]) -> None:

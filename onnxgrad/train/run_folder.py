@@ -4,16 +4,13 @@ and earlier ones.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.atomic_files import new_name
+from onnxgrad.ir.storage.atomic_files import discard, link_whole
 
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
@@ -66,20 +63,12 @@ class RunFolder:
         """
         if not self.keep:
             return
-        name, part = self.path / f"checkpoint-{steps}.safetensors", self.path / new_name()
+        name = self.path / f"checkpoint-{steps}.safetensors"
         try:
-            try:
-                os.link(self.last, part)
-            except OSError:  # not every file system has hard links
-                shutil.copyfile(self.last, part)
-            os.replace(part, name)
+            link_whole(self.last, name)
         except OSError as error:
             raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
-        finally:
-            part.unlink(missing_ok=True)  # os.replace leaves it if both were one file
-        for old in self.kept()[: -self.keep]:
-            with suppress(OSError):
-                old.unlink()
+        discard(self.kept()[: -self.keep])
 
     def kept(self) -> list[Path]:
         """Returns the checkpoints with steps in their names, the oldest first."""

@@ -1,10 +1,14 @@
-"""No file that a command reads is one that it writes, whatever the option is called."""
+"""No file that a command reads is one that it writes, whatever the option is called and however the
+file is spelled.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Iterator
+from itertools import count, cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -14,45 +18,132 @@ from onnx import numpy_helper
 
 from onnxgrad.cli import targets
 from onnxgrad.cli.app import parser_for
-from onnxgrad.cli.targets import PAIRS, READ, REPORTS, check_reports
+from onnxgrad.cli.arguments import Row
+from onnxgrad.cli.parser import FILES
+from onnxgrad.cli.targets import check_reports, protected
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
+from onnxgrad.ir.storage import protection
 from onnxgrad.jobs.ci import work
+from onnxgrad.jobs.declared import Option, options_of
 from onnxgrad.train import step_folder
 from tests.cli.conftest import Result
 from tests.train.common import classifier
 
 _FILE = re.compile(r"\b(FILE|NPZ|OUT|DIR|FOLDER|MODEL|LIB|CONFIG|A|B)\b")
-# what goes there has names of its own; `--seal` writes the manifest of the step that it reads
-_FOLDERS = {"out_dir", "folder", "print_after", "seal", "vectors"}
 
 
-def options_of(command: str) -> Iterator[argparse.Action]:
-    """Every argument of a command that takes a file or a folder."""
+def declared(command: str, *uses: str) -> dict[str, Row | Option | None]:
+    """The arguments of a command that use files in one of these ways."""
+    job = COMMANDS[command].options
+    rows = {r.dest: r for r in COMMANDS[command].rows if r.file in uses}
+    options = {o.name: o for o in (() if job is None else options_of(job)) if o.flag}
+    used = {name: o for name, o in options.items() if o.file in uses}
+    return {**rows, **used, **{name: None for name, use in FILES.items() if use in uses}}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_argument_with_a_file_is_declared_as_read_or_written(command: str) -> None:
     (commands,) = (a for a in parser_for([command])._actions if isinstance(a.choices, dict))
-    for action in commands.choices[command]._actions:
-        if action.nargs != 0 and _FILE.search(str(action.metavar or action.dest.upper())):
-            yield action
+    actions = commands.choices[command]._actions
+    found = {
+        a.dest for a in actions if a.nargs != 0 and _FILE.search(str(a.metavar or a.dest.upper()))
+    }
+    assert found == declared(command, "read", "write", "pairs", "into").keys()
+
+
+def spellings(file: Path, beside: Path) -> Iterator[str]:
+    """Other names of a file: of its folder, a link, a link to the link, a hard link."""
+    yield str(file)
+    yield f"{file.parent}/./{file.name}"
+    yield f"{file.parent}/../{file.parent.name}/{file.name}"
+    yield os.path.relpath(file)
+    (beside / f"link-{file.name}").symlink_to(file)
+    yield str(beside / f"link-{file.name}")
+    (beside / f"twice-{file.name}").symlink_to(beside / f"link-{file.name}")
+    yield str(beside / f"twice-{file.name}")
+    (beside / f"hard-{file.name}").hardlink_to(file)
+    yield str(beside / f"hard-{file.name}")
+
+
+@pytest.fixture(scope="module")
+def read_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Files and folders to read, each with the names of what must not change then."""
+    folder, beside = tmp_path_factory.mktemp("read"), tmp_path_factory.mktemp("beside")
+    onnx.save(classifier(), folder / "m.onnx", save_as_external_data=True, location="w.bin",
+              size_threshold=0)  # fmt: skip
+    np.save(folder / "x.npy", np.ones(1))
+    files = ("m.onnx", "w.bin", "x.npy")
+    names = {name: [*spellings(folder / name, beside)] for name in files}
+    return {
+        str(folder / "m.onnx"): [*names["m.onnx"], *names["w.bin"]],
+        str(beside / "link-m.onnx"): names["m.onnx"],
+        f"x={folder / 'x.npy'}": names["x.npy"],
+        str(folder): names["w.bin"] + names["x.npy"],
+    }
+
+
+@pytest.mark.parametrize("most", [1, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_that_is_read_is_never_written(
+    command: str, most: int, read_files: dict[str, list[str]]
+) -> None:
+    """`most` spellings for each pair of arguments, others for the next pair."""
+    turn = count()
+    for read, how in declared(command, "read", "pairs").items():
+        for written, to in declared(command, "write", "pairs").items():
+            for value, names in read_files.items():
+                given = {value: "new"} if getattr(how, "file", "") == "pairs" else [value]
+                for name in islice(cycle(names), at := next(turn), at + min(most, len(names))):
+                    out = {"other.npz": name} if getattr(to, "file", "") == "pairs" else name
+                    if read == written:
+                        given, out = {}, {value: name}
+                    args = argparse.Namespace(command=command, **{read: given, written: out})
+                    with (
+                        protected(args),
+                        pytest.raises(InputError, match="the input is never changed"),
+                    ):
+                        check_reports(args)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_with_a_file_is_known_as_read_or_written(command: str) -> None:
-    found = {action.dest for action in options_of(command)}
-    assert found <= {"output", *READ, *REPORTS, *PAIRS, *_FOLDERS}
+def test_a_folder_in_which_files_are_written_holds_none_that_is_read(
+    command: str, tmp_path: Path
+) -> None:
+    for written, how in declared(command, "into").items():
+        globs = how.globs if isinstance(how, Row) else how.names if how else ()
+        for glob in globs:
+            name = glob.replace("[0-9]", "1").replace("*", "a")
+            onnx.save(classifier(), tmp_path / "m.onnx", save_as_external_data=True, location=name,
+                      size_threshold=0)  # fmt: skip
+            args = argparse.Namespace(
+                command=command, model=str(tmp_path / "m.onnx"), **{written: str(tmp_path)}
+            )
+            with protected(args), pytest.raises(InputError, match="the input is never changed"):
+                check_reports(args)
+            (tmp_path / name).unlink()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_read_is_never_written(command: str, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    (tmp_path / "link").symlink_to(file)
-    found = {action.dest: action for action in options_of(command)}
-    for read in found.keys() & set(READ):
-        for written in found.keys() & {"output", *REPORTS}:
-            many = isinstance(found[read].default, list) or found[read].nargs == "+"
-            given = {read: [str(file)] if many else str(file), written: str(tmp_path / "link")}
-            with pytest.raises(InputError, match="the input is never changed"):
-                check_reports(argparse.Namespace(**given))
+def test_the_checkpoint_of_a_run_beside_its_step_is_replaced(tmp_path: Path) -> None:
+    for name in ("train.onnx", "checkpoint.safetensors"):
+        (tmp_path / name).touch()
+    args = argparse.Namespace(command="fit", model=str(tmp_path), folder=str(tmp_path))
+    with protected(args) as files:
+        check_reports(args)
+        assert files.reason(tmp_path / "train.onnx") is not None
+        assert files.reason(tmp_path / "checkpoint.safetensors") is None
+    args.json = str(tmp_path / "checkpoint.safetensors")
+    with protected(args), pytest.raises(InputError, match="is where --folder writes"):
+        check_reports(args)
+
+
+def test_stdin_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").touch()
+    args = argparse.Namespace(command="inspect", model="-", html=str(tmp_path / "m.onnx"))
+    with open(tmp_path / "m.onnx") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        with protected(args), pytest.raises(InputError, match="is stdin, and the input is never"):
+            check_reports(args)
 
 
 @pytest.mark.parametrize("taken", ["new.npz", "other.npz", "out.onnx", "log.csv", "data.npz"])
@@ -64,17 +155,83 @@ def test_a_prediction_is_written_where_nothing_else_is(
         Path(name).touch()
     given = {"output": "out.onnx", "log": "log.csv", "data": "data.npz"}
     predict = {"more.npz": "other.npz", "new.npz": taken}
-    with pytest.raises(InputError, match=r"^--predict .*(is where .* writes|never changed)"):
-        check_reports(argparse.Namespace(**given, predict=predict))
+    args = argparse.Namespace(command="fit", **given, predict=predict)
+    with (
+        protected(args),
+        pytest.raises(InputError, match=r"^--predict .*(is where .* writes|never changed)"),
+    ):
+        check_reports(args)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_two_options_write_one_file(command: str, tmp_path: Path) -> None:
-    found = [a.dest for a in options_of(command) if a.dest in {"output", *REPORTS}]
+    found = [*declared(command, "write")]
+    (tmp_path / "link").symlink_to(tmp_path / "file")
     for written in found[1:]:
-        given = {found[0]: str(tmp_path / "file"), written: str(tmp_path / "file")}
-        with pytest.raises(InputError, match=r"is where .* writes"):
-            check_reports(argparse.Namespace(**given))
+        for name in ("file", "./file", f"../{tmp_path.name}/file", "link"):
+            given = {found[0]: str(tmp_path / "file"), written: f"{tmp_path}/{name}"}
+            with pytest.raises(InputError, match=r"is where .* writes"):
+                check_reports(argparse.Namespace(command=command, **given))
+
+
+def test_names_that_differ_in_case_are_one_file_where_the_file_system_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"output": str(tmp_path / "out.onnx"), "html": str(tmp_path / "OUT.onnx")}
+    args = argparse.Namespace(command="optimize", **given)
+    check_reports(args)
+    monkeypatch.setattr(protection, "_folds_case", lambda folder: True)
+    with pytest.raises(InputError, match="is where -o writes the model"):
+        check_reports(args)
+
+
+OVERWRITING = [
+    "inspect m.onnx --html w.bin",
+    "optimize m.onnx -o new.onnx --tune --tune-file w.bin",
+    "verify m.onnx --save w.bin",
+    "optimize m.onnx -o new.onnx --config r.toml --html r.toml",
+    "optimize m.onnx -o new.onnx --config r.toml --html d.npz",
+    "optimize m.onnx -o new.onnx --tune",
+    "reduce m.onnx --check false -o w.bin",
+    "grad m.onnx --split f.onnx w.onnx --target logits",
+    "ci --update --junit w.bin",
+    "ci --update --junit d.npz",
+    "ci --json onnxgrad.lock.json",
+    "ci other.toml --update",
+    "train-step m.onnx -o . --loss cross_entropy",
+    "fit m.onnx --loss cross_entropy --data d.npz -o n.onnx --log w.bin",
+]
+
+
+@pytest.mark.parametrize("words", OVERWRITING)
+def test_a_command_refuses_before_its_work(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = {
+        "--tune": "onnxgrad.tune.json",
+        "--split": "w.json",
+        "train-step": "state.safetensors",
+    }
+    weights = next((name for word, name in wanted.items() if word in words.split()), "w.bin")
+    weights = "w.bin" if "w.bin" in words else weights
+    onnx.save(classifier(), "m.onnx", save_as_external_data=True, location=weights,
+              size_threshold=0)  # fmt: skip
+    np.savez("d.npz", x=np.zeros((2, 8), np.float32))
+    recipe = '[verify]\ninputs = "d.npz"\n'
+    Path("r.toml").write_text(recipe)
+    Path("onnxgrad.toml").write_text(f'[ci]\nmodels = ["m.onnx"]\n{recipe}')
+    Path("other.toml").write_text('[ci]\nmodels = ["m.onnx"]\nlock = "notes.txt"\n')
+    Path("notes.txt").write_text("notes")
+    Path("onnxgrad.lock.json").write_text(
+        '{"format": "onnxgrad lock", "version": 1, "onnxgrad": "0", "recipe": "onnxgrad.toml", '
+        '"models": {}}'
+    )
+    before = {p: p.read_bytes() for p in Path().iterdir()}
+    done = run(*words.split())
+    assert (done.code, done.out) == (2, "")
+    assert re.search("never changed|is where|is not a lock file", done.err)
+    assert {p: p.read_bytes() for p in Path().iterdir()} == before
 
 
 PROVED = {

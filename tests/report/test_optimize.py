@@ -13,7 +13,8 @@ import pytest
 
 import onnxgrad
 from onnxgrad.cli.app import main
-from onnxgrad.cli.usage import COMMANDS, add_options
+from onnxgrad.cli.arguments import add_options
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.functions import optimize
 from onnxgrad.jobs.outcome import OptimizedModel
 from tests.helpers import parse

@@ -10,7 +10,7 @@ from pathlib import Path
 from onnxgrad.cli.models import expand, shown, source
 from onnxgrad.cli.options import write_html
 from onnxgrad.cli.output import Output
-from onnxgrad.ir.storage.places import STDIN
+from onnxgrad.ir.storage.protection import STDIN
 from onnxgrad.jobs.inspection.latency import measure
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime

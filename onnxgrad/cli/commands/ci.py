@@ -51,12 +51,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _check_reports(args: argparse.Namespace, plan: Plan) -> None:
     """Raises InputError for a report whose place the recipe uses."""
-    where = plan.recipe.where
-    check_reports(
-        args,
-        read=[where, str(plan.lock_path), *(job.path for job in plan.jobs)],
-        written=[("the recipe's out writes a model", j.output) for j in plan.jobs if j.output],
-    )
+    written = [("the recipe's out writes a model", j.output) for j in plan.jobs if j.output]
+    lock = [("--update writes the lock", str(plan.lock_path))] if args.update else []
+    check_reports(args, [*lock, *written])
 
 
 @contextmanager

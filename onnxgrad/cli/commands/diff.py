@@ -8,7 +8,7 @@ from onnxgrad.cli.models import model_of
 from onnxgrad.cli.options import within_limits, write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.places import STDIN
+from onnxgrad.ir.storage.protection import STDIN
 from onnxgrad.jobs.inspection.differences import diff
 from onnxgrad.report.diff import diff_parts
 from onnxgrad.report.html.models import diff_page

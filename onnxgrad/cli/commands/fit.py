@@ -17,7 +17,7 @@ from typing import Any
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
-from onnxgrad.cli.targets import files_read, target_of, write_model
+from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.proving import require_runtime
@@ -43,7 +43,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     original = args.original if folder else args.model
     if args.output is not None and original is None:
         raise InputError(f"-o {args.output}: name the model of the step with --original")
-    target = None if args.output is None else target_of(args.output, files_read(args))
+    target = None if args.output is None else target_of(args.output)
     predict = args.predict or {}
     if args.plot is not None:
         _check_plotting()

@@ -11,15 +11,10 @@ from pathlib import Path
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import write_html
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import (
-    check_not_weights,
-    files_read,
-    target_of,
-    write_model,
-    writer,
-)
+from onnxgrad.cli.targets import target_of, write_model, writer
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.ir.storage.places import STDIN
+from onnxgrad.ir.storage.places import check_output
+from onnxgrad.ir.storage.protection import STDIN
 from onnxgrad.jobs.declared import options_of
 from onnxgrad.jobs.gradient_declarations import (
     CasadiOptions,
@@ -50,7 +45,7 @@ from onnxgrad.report.gradient import (
 from onnxgrad.report.html.gradient import gradient_page
 from onnxgrad.report.parts import heading
 from onnxgrad.report.proof import proof_lines
-from onnxgrad.transform.split import Split, as_functions, save_split
+from onnxgrad.transform.split import Split, as_functions, manifest_of, save_split
 from onnxgrad.verify.running.process_limits import bounding_us
 
 _JOBS: dict[str | None, tuple[type[Limits], type[GradientMade]]] = {
@@ -77,7 +72,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     kind = _split_kind(args, kind) if args.split else kind
     if not args.split and args.output is None:
         raise InputError("-o OUT is missing: name the file to write, or two after --split")
-    targets = [target_of(name, files_read(args)) for name in args.split or [args.output]]
+    targets = [target_of(name) for name in args.split or [args.output]]
     if args.html is not None and kind is not None:
         raise InputError("--html shows a gradient graph: this writes another kind of model")
     options, shape = _options(args, kind), _JOBS[kind][1]
@@ -85,8 +80,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if proof is not None and proof.verify:
         require_runtime(args.provider)
     model, before = source(args.model), list[int]()
-    for target in targets:
-        check_not_weights(target, model)
     with naming(args.model):
         with out.progress("grad", 1) as advance:
             hooks = Hooks(
@@ -122,6 +115,8 @@ def _split_kind(args: argparse.Namespace, other: str | None) -> str:
         )
     if STDIN in args.split:
         raise InputError("--split writes files, and none of them to stdout")
+    if len(args.split) == _PARTS:
+        check_output(manifest_of(Path(args.split[1])))
     return "split"
 
 

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("name the changed model with -o: the input file is never changed")
     if args.output is not None and not changes:
         raise InputError("-o without a change: pass --set, --unset or an option of the header")
-    target = target_of(args.output, [args.model]) if changes else None
+    target = target_of(args.output) if changes else None
     with naming(args.model), within_limits(args):
         program = load(source(args.model))
         if changes:

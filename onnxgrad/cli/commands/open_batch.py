@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from onnxgrad.cli.models import naming, source
 from onnxgrad.cli.models import shown as shown_model
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import files_read, target_of, writer
+from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import NotProved
 from onnxgrad.jobs.open_batch import SizedModel, open_batch, open_sizes, vmap
 from onnxgrad.jobs.outcome import Hooks
@@ -25,7 +25,7 @@ from onnxgrad.wording import counted
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Opens the batch, proves every row, and writes the model."""
-    target = target_of(args.output, files_read(args))
+    target = target_of(args.output)
     if args.verify:
         require_runtime(args.options.provider)
     model = source(args.model)

@@ -9,18 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnxgrad.cli.models import expand, named, shown, source
-from onnxgrad.cli.options import keep_decisions, tuning_of, write_html
+from onnxgrad.cli.options import decisions_file, keep_decisions, tuning_of, write_html
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import (
-    check_not_weights,
-    files_read,
-    target_of,
-    write_models,
-)
+from onnxgrad.cli.targets import check_reports, target_of, write_models
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.storage.places import STDIN, check_output, make_folder
+from onnxgrad.ir.storage.places import check_output, make_folder
+from onnxgrad.ir.storage.protection import STDIN, protecting
 from onnxgrad.jobs.declarations import OptimizeOptions
+from onnxgrad.jobs.declared import files_read
 from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.optimize import Job
 from onnxgrad.jobs.outcome import Hooks, Outcome
@@ -40,9 +37,20 @@ def run(args: argparse.Namespace, out: Output) -> int:
     recipe = find(None if options.recipe is None else str(options.recipe))
     hooks = Hooks(limits=bounding_us, show=out.aside, plugins=args.own_passes, ahead=True)
     jobs = [Job.of(_options(args, options, recipe, name), hooks, recipe, name) for name in models]
+    read = [name for job in jobs for name in files_read(job.options)]
+    with protecting([*read, *([] if recipe is None else [recipe.where])]):
+        check_reports(args)
+        return _run(args, out, recipe, jobs)
+
+
+def _run(args: argparse.Namespace, out: Output, recipe: Recipe | None, jobs: list[Job]) -> int:
+    models = [job.name for job in jobs]
     if recipe is not None:
         _complain(recipe, jobs, args, out)
     targets = _targets(args, models)
+    for target in targets if args.tune else ():
+        if (file := decisions_file(args, target)) is not None:
+            check_output(file)
     prepares = [_prepare(job, target, args) for job, target in zip(jobs, targets, strict=True)]
     _require_runtimes(jobs)
     outcomes: list[Outcome] = []
@@ -128,7 +136,7 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
     if args.out_dir is not None:
         make_folder(folder, "--out-dir")
         for target in targets:
-            check_output(target, models)
+            check_output(target)
         return [*targets]
     if len(models) > 1:
         raise InputError(f"{len(models)} models need --out-dir DIR (or --dry-run)")
@@ -136,7 +144,7 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
         raise InputError(
             "no output is named: use -o OUT or --out-dir DIR, or --dry-run to write no model"
         )
-    return [target_of(args.output, [*models, *files_read(args)])]
+    return [target_of(args.output)]
 
 
 def _one(
@@ -158,7 +166,6 @@ def _one(
 
     try:
         opened = source(name)
-        check_not_weights(target, opened)
         with out.progress("stdin" if name == STDIN else Path(name).name, steps) as advance:
             hooks = replace(
                 job.hooks,
@@ -195,7 +202,7 @@ def _prepare(job: Job, target: Path | None, args: argparse.Namespace) -> Path:
         return Path(args.lift or "")
     if target is None:
         raise InputError("the recipe has 'lift': name the file of the preparation with --lift FILE")
-    check_output(prepare_path(target), [*args.model, *files_read(args)])
+    check_output(prepare_path(target))
     return prepare_path(target)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from onnxgrad.cli.models import naming, source
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import files_read, target_of, writer
+from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.place import OPTION, Copy, Placement, place, settings
@@ -20,7 +20,7 @@ from onnxgrad.wording import counted
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Places the nodes, shows the copies, and writes the model."""
-    target = None if args.output is None else target_of(args.output, files_read(args))
+    target = None if args.output is None else target_of(args.output)
     versions: list[int] = []
 
     def on_read(program: Program) -> None:

@@ -16,7 +16,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.interpreter import python_command
 from onnxgrad.ir.load import load
 from onnxgrad.ir.storage.external_data import load_weights
-from onnxgrad.ir.storage.places import STDIN, check_output
+from onnxgrad.ir.storage.places import check_output
+from onnxgrad.ir.storage.protection import STDIN
 from onnxgrad.jobs.reduce import smallest, words_of
 from onnxgrad.report.parts import bytes_text, changed, heading, number, table
 from onnxgrad.verify.reducing.reduce import Reduction
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     target = Path(args.output)
     if args.output == STDIN:
         raise InputError("reduce writes to a file: -o OUT")
-    check_output(target, [args.model])
+    check_output(target)
     model, folder = read(args.model)
     load_weights(model, folder)
     with tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch:

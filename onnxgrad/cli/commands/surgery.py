@@ -11,7 +11,7 @@ from typing import Any
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.options import show_proved
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import files_read, target_of, write_models, writer
+from onnxgrad.cli.targets import target_of, write_models, writer
 from onnxgrad.ir.load import load_in_place
 from onnxgrad.jobs.edit import edit
 from onnxgrad.jobs.extract import extract
@@ -37,9 +37,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Makes the model, proves it against its originals, and writes it."""
     job, stage, arguments = _JOBS[args.command]
     divided = args.command == "lift"
-    reads = files_read(args)
-    once = target_of(args.prepare, reads) if divided else None
-    target = target_of(args.output, reads)
+    once = target_of(args.prepare) if divided else None
+    target = target_of(args.output)
     if args.verify:
         require_runtime(args.options.provider)
     names = {argument: getattr(args, argument) for argument in arguments}

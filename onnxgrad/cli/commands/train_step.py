@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("train-step: name a MODEL and a folder: train-step MODEL -o FOLDER")
     target = None
     if args.training_info:
-        target = target_of(args.output, [args.model])
+        target = target_of(args.output)
     elif args.output == "-":
         raise InputError("-o: a training step is a folder of files, which stdout is not")
     if args.verify:

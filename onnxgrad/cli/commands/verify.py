@@ -8,7 +8,7 @@ from onnxgrad.cli.models import model_of, naming
 from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.places import STDIN
+from onnxgrad.ir.storage.protection import STDIN
 from onnxgrad.jobs.declarations import VerifyOptions
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.proof import proof_lines

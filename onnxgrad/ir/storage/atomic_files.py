@@ -3,7 +3,8 @@ directly.
 
 A file is written beside its path under another name, synchronised and renamed, so readers see the
 old file or the new one. If one of several files refers to the others, it comes last. The next write
-to a folder removes files that a killed process left there.
+to a folder removes files that a killed process left there. Files that the job reads are refused
+(`ir/storage/protection.py`), so everything that the package writes for a user passes through here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import stat
 import time
 import zlib
@@ -22,6 +24,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.protection import is_protected, refuse
 
 _LARGEST_TEXT = 1 << 28  # bytes
 _PIECE = 1 << 20
@@ -108,6 +111,32 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 @contextlib.contextmanager
+def opened_to_change(path: Path, mode: str) -> Iterator[IO[Any]]:
+    """Opens a file to extend or to cut it, as text in UTF-8 unless `mode` has a b. Raises OSError,
+    and InputError for a file that the job reads.
+    """
+    refuse(path)
+    with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
+        yield file
+
+
+def link_whole(file: Path, name: Path) -> None:
+    """Gives a file a second name, or copies it if the file system has no hard links; a file of that
+    name is replaced. Raises OSError, and InputError for a file that the job reads.
+    """
+    refuse(name)
+    part = name.parent / new_name()
+    try:
+        try:
+            os.link(file, part)
+        except OSError:
+            shutil.copyfile(file, part)
+        os.replace(part, name)
+    finally:
+        part.unlink(missing_ok=True)  # os.replace leaves it if both were one file
+
+
+@contextlib.contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
     """Creates the folder; if the block fails, folders that were created and are empty are removed.
     Raises OSError.
@@ -124,10 +153,13 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def discard(files: Iterable[Path]) -> None:
-    """Removes files that nothing reads any more, as far as the system allows it."""
+    """Removes files that nothing reads any more, as far as the system allows it. A file that the
+    job reads stays.
+    """
     for file in files:
         with contextlib.suppress(OSError):
-            file.unlink()
+            if not is_protected(file):
+                file.unlink()
 
 
 class Part:
@@ -192,8 +224,9 @@ class Staging:
 
     def part(self, like: Path) -> Part:
         """Returns a new empty file beside the path `like`, with the mode of the file there if there
-        is one. Raises OSError.
+        is one. Raises OSError, and InputError for a file that the job reads.
         """
+        refuse(like)
         self._names.append(like.parent / new_name())
         self._parts.append(Part(self._names[-1], like))
         return self._parts[-1]
@@ -209,9 +242,10 @@ class Staging:
     def publish(self, *moves: tuple[Part, Path]) -> None:
         """Renames each part to its path, in this order, replacing the file there.
 
-        Raises OSError; then nothing has changed.
+        Raises OSError, and InputError for a file that the job reads; then nothing has changed.
         """
-        for part, _ in moves:
+        for part, path in moves:
+            refuse(path)
             part.settle(sync=self.sync)
         for _, path in moves[:-1]:
             if path.exists():

@@ -6,42 +6,27 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import is_stream, place_of
+from onnxgrad.ir.storage.protection import refuse
 
-STDIN = "-"  # among names of files
 
-
-def check_output(path: Path, models: Iterable[str]) -> None:
-    """Raises InputError if `path` cannot be written, or is a model that is read. `-` among `models`
-    is stdin.
-    """
+def check_output(path: Path) -> None:
+    """Raises InputError if `path` cannot be written, is stdout, or is a file that the job reads."""
     try:
         stream = is_stream(path)
         if path.exists():
-            refuse_taken(path, models)
+            refuse(path)
+            _refuse_stdout(path)
         if not stream:
             check_folder(place_of(path).parent, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def refuse_taken(path: Path, models: Iterable[str]) -> None:
-    """Raises InputError if the file `path` is a model that is read, or stdout."""
-    for name in models:
-        # a terminal or /dev/null can be both, and /dev/stdin can be the model that is read
-        if (
-            name != STDIN
-            and os.path.exists(name)
-            and path.samefile(name)
-            and not stat.S_ISCHR(path.stat().st_mode)
-        ):
-            raise InputError(
-                f"{path}: output and input are the same file; the input is never changed"
-            )
+def _refuse_stdout(path: Path) -> None:
     try:
         ours = os.path.samestat(os.fstat(sys.stdout.fileno()), path.stat())
     except (AttributeError, OSError, ValueError):  # stdout is closed, or no file

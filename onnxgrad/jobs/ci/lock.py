@@ -6,6 +6,7 @@ because people edit and merge it by hand.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -88,6 +89,15 @@ def read(path: Path) -> Lock | None:
         whole.of("recipe", str),
         whole.of("onnxgrad", str),
     )
+
+
+def check_ours(path: Path) -> None:
+    """Raises InputError for a file that was never a lock, even a damaged one."""
+    with contextlib.suppress(OSError, UnicodeDecodeError, InputError):
+        ours = path.name.endswith(".lock.json") or not path.is_file()  # others are refused later
+        if ours or _FORMAT in text_of(path):
+            return
+    raise InputError(f"{path}: is not a lock file of onnxgrad, and an update replaces no other")
 
 
 class NewerLock(InputError):

@@ -121,6 +121,7 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
     except InputError:
         if not updating:
             raise
+        locks.check_ours(lock_path)
         lock = None  # a damaged lock is written anew
     if lock is not None:
         _check_owner(lock, lock_path, where, updating)

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.places import check_output, make_folder
+from onnxgrad.ir.storage.protection import protecting
 from onnxgrad.jobs.ci import lock as locks
 from onnxgrad.jobs.ci.dask import each_on
 from onnxgrad.jobs.ci.lock import Lock, settled
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
 from onnxgrad.jobs.ci.plan import Plan, plan_of, recipe_from
-from onnxgrad.jobs.ci.work import Bounding, Job, Setup, ready, withdraw
+from onnxgrad.jobs.ci.work import Bounding, Job, Setup, files_of, ready, withdraw
 from onnxgrad.jobs.ci.workers import each
 from onnxgrad.jobs.declarations import CiOptions
 from onnxgrad.jobs.proving import require_runtime
@@ -62,6 +63,13 @@ def ci(options: CiOptions, hooks: CiHooks | None = None) -> CiReport:
     hooks = hooks or CiHooks()
     began = time.monotonic()
     plan = _plan(options, hooks)
+    lock = [] if options.update else [str(plan.lock_path)]
+    with protecting([*lock, *(name for job in plan.jobs for name in files_of(job))]):
+        _check_places(plan, options, hooks)
+        return _carried_out(plan, options, hooks, began)
+
+
+def _carried_out(plan: Plan, options: CiOptions, hooks: CiHooks, began: float) -> CiReport:
     outcomes = _outcomes(plan, options, hooks)
     report = CiReport(
         plan.recipe.where,
@@ -107,17 +115,21 @@ def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
     plan = plan_of(recipe, updating=options.update, setup=setup)
     if options.recipe is None:
         _check_below(plan, {"out", *(["lock"] if options.update else [])} - mine.keys())
+    return plan
+
+
+def _check_places(plan: Plan, options: CiOptions, hooks: CiHooks) -> None:
+    """Raises InputError for a file that cannot be written, and for a provider that is missing."""
     if options.update:
-        check_output(plan.lock_path, [recipe.where])
+        check_output(plan.lock_path)
     for job in plan.jobs:
         if job.output is not None:
-            make_folder(Path(job.output).parent, f"{recipe.where}: out:")
-            check_output(Path(job.output), [other.path for other in plan.jobs])
+            make_folder(Path(job.output).parent, f"{plan.recipe.where}: out:")
+            check_output(Path(job.output))
     hooks.accept(plan)
     running = [job.options for job in plan.jobs if job.runs]
     for provider in dict.fromkeys(o.provider for o in running):
         require_runtime(provider)
-    return plan
 
 
 def _check_below(plan: Plan, keys: set[str]) -> None:

@@ -18,11 +18,13 @@ from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import remove, save_all, to_proto
-from onnxgrad.ir.storage.external_data import check_not_weights, sources
+from onnxgrad.ir.storage.external_data import sources
+from onnxgrad.ir.storage.protection import protecting
 from onnxgrad.jobs.ci.lock import changes
 from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
 from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.declared import files_read
 from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize
 from onnxgrad.jobs.outcome import Hooks, Outcome
@@ -91,6 +93,14 @@ class Job:
         return self.proves or measures(self.gates)
 
 
+def files_of(job: Job) -> list[str]:
+    """Returns the files that the work on a model reads."""
+    other = bound_of("latency", job.required.get("latency", 0)).of
+    more = [] if not other else [os.path.join(job.folder, other)]
+    setup = (*job.setup.plugins, *job.setup.custom_ops)
+    return [job.path, job.where, *files_read(job.options), *setup, *more]
+
+
 _passes: dict[Setup, tuple[Pass, ...]] = {}
 
 
@@ -119,7 +129,7 @@ def work(
     began = time.monotonic()
     outcome = ModelOutcome(job.name)
     try:
-        with in_a_recipe():
+        with in_a_recipe(), protecting(files_of(job)):
             _carry_out(job, outcome, may_write, limits)
     except OnnxgradError as error:
         _failed(outcome, job, error)
@@ -133,9 +143,6 @@ def work(
 def _carry_out(
     job: Job, outcome: ModelOutcome, may_write: Callable[[], bool], limits: Bounding
 ) -> None:
-    if job.output is not None and Path(job.output).exists():
-        check_not_weights(Path(job.output), read_proto(Path(job.path)), Path(job.path).parent)
-
     done = Outcome(explain=job.options.explain)
 
     def on_read(program: Program) -> None:

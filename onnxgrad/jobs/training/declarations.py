@@ -250,6 +250,7 @@ class Batched(Declaration):
         ".npz, or a folder of NAME.npy files, which may be larger than the memory",
         metavar="NPZ|FOLDER",
         positional=True,
+        file="read",
     )
     names: Names | None = option(
         None, "names of the arrays, in order, if a batch is a tuple or a list of them", flag=None
@@ -299,7 +300,7 @@ class Epochs(Batched, RestoreOptions):
     title: ClassVar[str] = "run"
 
     validation: DataLike | None = option(
-        None, "held-out data, evaluated after each epoch", metavar="NPZ"
+        None, "held-out data, evaluated after each epoch", metavar="NPZ", file="read"
     )
     epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")
     steps: Several | None = option(None, "steps to train, in place of --epochs", metavar="N")
@@ -314,6 +315,8 @@ class Epochs(Batched, RestoreOptions):
         None,
         "save a checkpoint here after each epoch, and resume from one that exists",
         metavar="DIR",
+        file="into",
+        names=("checkpoint*.safetensors", "best.safetensors"),
     )
     every: Several | None = option(None, "also save a checkpoint every N steps", metavar="N")
     keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = option(
@@ -327,6 +330,7 @@ class Epochs(Batched, RestoreOptions):
         "append a line of JSON for each step, or a CSV row if FILE ends with .csv, with the norm "
         "of the gradients if --clip-norm or --metric gradient_norm is set",
         metavar="FILE",
+        file="write",
     )
 
 
@@ -367,7 +371,10 @@ class ExportOptions(Chosen):
     job: ClassVar[str] = "export"
 
     path: str | os.PathLike[str] | None = option(
-        None, "write the model to this file, of any size, in place of returning it", positional=True
+        None,
+        "write the model to this file, of any size, in place of returning it",
+        positional=True,
+        file="write",
     )
 
 
@@ -407,6 +414,9 @@ class FitOptions(StepOptions, Engine, Epochs):
         None,
         "after training, write the outputs of the model for these inputs to an .npz",
         metavar="NPZ|FOLDER=NPZ",
+        file="pairs",
     )
     shuffle: bool = option(True, "do not shuffle the data", flag="--no-shuffle")
-    plot: str | None = option(None, "write a plot of the loss as .png", metavar="FILE")
+    plot: str | None = option(
+        None, "write a plot of the loss as .png", metavar="FILE", file="write"
+    )
