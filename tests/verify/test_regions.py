@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -108,6 +109,17 @@ def test_discontinuities_without_names_are_paired_by_order() -> None:
     assert verify(chain(), renamed(chain(factored=True)), inputs=rows()).verdict == "equal"
 
 
+def test_names_of_other_values_are_not_trusted() -> None:
+    """In another export the counted names may be those of other layers."""
+    other, up = chain(factored=True), {f"{c}{i}": f"{c}{i + 1}" for c in "qazp" for i in range(9)}
+    up |= {f"{c}9": f"{c}0" for c in "qazp"}
+    for node in other.graph.node:
+        node.output[:] = [up.get(name, name) for name in node.output]
+        node.input[:] = [up.get(name, name) for name in node.input]
+    report = verify(chain(), other, inputs=rows())
+    assert report.verdict == "equal", str(report)
+
+
 def test_a_discontinuity_without_a_counterpart_is_not_judged() -> None:
     other = renamed(chain(factored=True))
     node = next(n for n in other.graph.node if n.output[0] == "q4'")
@@ -197,4 +209,47 @@ def test_small_outputs_are_compared_before_their_sigmoid(bias: float) -> None:
     report = verify(detector(bias), detector(bias, fused=True), inputs=given)
     assert report.verdict == "equal", str(report)
     wrong = verify(detector(bias), detector(bias, fused=True, off=1.001), inputs=given)
+    assert wrong.verdict == "different", str(wrong)
+
+
+DECISIONS = {
+    "Round": "d = Round(p)",
+    "Floor": "d = Floor(p)",
+    "Cast": "c = Cast <to = 6> (p) d = Cast <to = 1> (c)",
+    "ArgMax": "i = ArgMax <axis = 1, keepdims = 0> (p) d = Gather <axis = 0> (table, i)",
+    "TopK": "v, i = TopK <axis = 1> (p, one) s = Squeeze(i, last) d = Gather <axis = 0> (table, s)",
+    "Greater": "c = Greater(p, half) d = Where(c, three, half)",
+}
+
+
+def decides(by: str, *, order: bool = False, bent: bool = False) -> ModelProto:
+    """A product decides, and a product of the decision decides again. `order`: of the sums."""
+    rng = np.random.default_rng(3)
+    w = rng.normal(size=(SIZE, SIZE)).round(1).astype(np.float32)  # products at ties
+    place = rng.permutation(SIZE) if order else np.arange(SIZE)
+    weights = {"w": w[place], "u": w.T.copy(), "table": w, "order": place, "one": np.int64([1]),
+               "three": np.float32(3), "half": np.float32(0.5), "last": np.int64([1])}  # fmt: skip
+    weights["u"][2, 3] *= 1.001 if bent else 1.0
+    again = re.sub(r"\b([ecrdvis])\b", r"\1_2", DECISIONS[by]).replace("(p", "(m")
+    model = parse(
+        f"g (float[N,{SIZE}] x) => (float[N,{SIZE}] y) {{ o = Gather <axis = 1> (x, order) "
+        f"p = MatMul(o, w) {DECISIONS[by]} m = MatMul(d, u) {again} "
+        f"t = Sin(d_2) z = Gather <axis = 1> (t, order) y = MatMul(z, w2) }}"
+    )
+    used = {name for node in model.graph.node for name in node.input}
+    weights["w2"] = w[place]
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items() if n in used
+    )
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", DECISIONS)
+def test_other_decisions_are_cut(by: str) -> None:
+    given = {"x": np.round(np.random.default_rng(1).normal(size=(2000, SIZE)), 1).astype("f")}
+    report = verify(decides(by), decides(by, order=True), inputs=given)
+    assert report.verdict == "equal", str(report)
+    assert report.regions is not None and report.regions.cuts[by] == 2
+    wrong = verify(decides(by), decides(by, order=True, bent=True), inputs=given)
     assert wrong.verdict == "different", str(wrong)

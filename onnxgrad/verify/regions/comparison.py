@@ -45,13 +45,18 @@ class Judgement:
     differences: Sequence[Difference]
     unproved: Sequence[str]
 
+    @property
+    def agrees(self) -> bool:
+        """True if every region was judged and agrees."""
+        return not self.unproved and all(d.ok for d in self.differences)
+
     def settle(self, found: Found) -> None:
         """Adds the findings to those of the whole comparison. If every region agrees, accepts
         differences of whole runs that do not exceed the original's own by far.
         """
         failed = bool(found.failing() or found.many_ties())
         found.add(LEG, self.differences)
-        if not failed or self.unproved or not all(d.ok for d in self.differences):
+        if not failed or not self.agrees:
             found.unproved += self.unproved if failed else ()
             return
         for key, d in found.differences.items():
@@ -87,12 +92,36 @@ def by_regions(
     own = _own_noise(trials, oracle if jumps else None, names) if a.cuttable else {}
     if not _chaotic(names, own, trials):
         return None
-    cuts, left = paired(a, b)
-    counts = Counter(operator(cut.node) for cut in cuts)
     ends: dict[str, Difference] = {}
     for d in (d for d in failing if not d.part):
         ends[d.output] = max(d, ends.get(d.output, d), key=lambda end: end.rel)
-    regions = Regions(dict(counts), tuple(ends.values()), own)
+    regions = Regions({}, tuple(ends.values()), own)
+    pairs = [paired(a, b), paired(a, b, names=False)]
+    # pairs of which all regions agree are right; the names of another export may be those of
+    # other values
+    first: Judgement | None = None
+    if [c.others for c in pairs[0][0]] == [c.others for c in pairs[1][0]] or pairs[1][1]:
+        del pairs[1]
+    for pair in pairs:
+        judged = _cut_at(a, b, *pair, trials, request, regions, compared)
+        if judged.agrees:
+            return judged
+        first = first or judged
+    return first
+
+
+def _cut_at(
+    a: Side,
+    b: Side,
+    cuts: Sequence[Cut],
+    left: Sequence[NodeProto],
+    trials: Sequence[Trial],
+    request: Request,
+    regions: Regions,
+    compared: Compared,
+) -> Judgement:
+    """Compares the models between these cuts."""
+    regions = replace(regions, cuts=dict(Counter(operator(cut.node) for cut in cuts)))
     if not cuts:
         return _judgement(None, cuts, regions, left)
     try:

@@ -145,20 +145,21 @@ def _rounds(node: NodeProto) -> bool:
     return node.op_type in _QUANTISE or node.op_type.startswith("QLinear")
 
 
-def paired(a: Side, b: Side) -> tuple[list[Cut], list[NodeProto]]:
+def paired(a: Side, b: Side, *, names: bool = True) -> tuple[list[Cut], list[NodeProto]]:
     """Returns the cuts, and the nodes of the first model without a counterpart: a value of the same
-    name, a node of the same name, or the next node of the same operator, attributes and constants.
+    name (if `names` are evidence), a node of the same name, or the next node of the same operator,
+    attributes and constants.
     """
     found: dict[int, Cut] = {}
     taken = set[int]()
-    for node in a.cuttable:
+    for node in a.cuttable if names else ():
         results = a.used(node)
         if all(name in b.makers for name in results):
             other = b.makers[results[0]]
             same = a.form(node) == b.form(other) and b.used(other) == results
             found[id(node)] = Cut(node, results, results, other if same else None, True)
             taken.add(id(other))
-    for name in (_node_name, _anything):
+    for name in (_node_name, _anything) if names else (_anything,):
         ours = _by((n for n in a.cuttable if id(n) not in found), a, name)
         theirs = _by((n for n in b.cuttable if id(n) not in taken), b, name)
         for key, nodes in ours.items():
