@@ -106,6 +106,8 @@ def prepare(folder: Path) -> None:
     )
     (folder / "onnxgrad.toml").write_text(RECIPE)
     (folder / "plugin.py").write_text(PLUGIN)
+    # matplotlib would read it, and start LaTeX
+    (folder / "matplotlibrc").write_text("text.usetex: True\n")
 
 
 def run(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from onnxgrad.cli.arguments import add_options
-from onnxgrad.cli.parser import Parser, add_common, complaint, fitted, wants
+from onnxgrad.cli.parser import Parser, add_common, behind_the_command, complaint, fitted, wants
 from onnxgrad.cli.process import Stopped, drop, importing, open_streams, quiet_libraries, stoppable
 from onnxgrad.cli.usage import COMMANDS, module_of
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 done and proved, 1 the answer is no, 2 bad
     input or usage, 3 an internal error, or 128 plus the number of the signal that ended it.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = behind_the_command(sys.argv[1:] if argv is None else argv)
     open_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a captured stream need not be a text file

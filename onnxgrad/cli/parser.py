@@ -70,6 +70,15 @@ def wants(words: Sequence[str], short: str, long: str) -> bool:
     return any(w == long or (w.startswith(short) and not w.startswith("--")) for w in words)
 
 
+def behind_the_command(words: Sequence[str]) -> list[str]:
+    """Returns the words with the switches that all commands share, such as -v, behind the command
+    if they are written before it.
+    """
+    count = next((i for i, word in enumerate(words) if word not in _SWITCHES), 0)
+    return [*words[count : count + 1], *words[:count], *words[count + 1 :]]
+
+
+_SWITCHES = ("-v", "--verbose", "-q", "--quiet")
 # how the common options below use files, as `onnxgrad.jobs.declared.FileUse` has it
 FILES: dict[str, Literal["read", "write"]] = {"json": "write", "plugin": "read"}
 

@@ -219,3 +219,10 @@ def test_real_models_by_glob(tmp_path: Path, models_dir: Path) -> None:
     ]
     ops = [n.op_type for n in onnx.load(tmp_path / "mobilenet_v2.raw.onnx").graph.node]
     assert "BatchNormalization" not in ops and "CastLike" not in ops
+
+
+def test_switches_may_stand_before_the_command(run: Callable[..., Result]) -> None:
+    model = str(ROOT / "models" / "lstmcell.onnx")
+    assert run("-v", "inspect", model).out == run("inspect", model, "-v").out
+    assert run("-q", "--verbose", "inspect", model) == Result(0, "", "")
+    assert run("-v").code == 2

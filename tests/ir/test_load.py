@@ -16,6 +16,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
@@ -412,3 +413,49 @@ def test_a_block_stands_for_its_model() -> None:
 def test_a_name_that_no_file_has() -> None:
     with pytest.raises(InputError, match=r"null (byte|character)"):
         load("a\0b")
+
+
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        ("g (float[2] x, float[2,2] w) => (float y) { y = Gemm(x, w) }", "'x' has 1 axes, not 2"),
+        (
+            "g (float[2,3] x, int64[2] t, float w) => (float y) "
+            "{ y = SoftmaxCrossEntropyLoss(x, t, w) }",
+            "'w' has 0 axes, not 1",
+        ),
+    ],
+)
+def test_an_operand_of_another_rank_is_a_fault_of_the_model(graph: str, words: str) -> None:
+    for job in (onnxgrad.load, onnxgrad.inspect, lambda m: onnxgrad.gradient(m, "x")):
+        with pytest.raises(InputError, match=words):
+            job(parse(graph))
+
+
+def test_a_constant_without_outputs_is_a_fault_of_the_model() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Abs(x) }")
+    model.graph.node.append(onnx.helper.make_node("Constant", [], [], value_float=1.0))
+    for job in (onnxgrad.inspect, lambda m: onnxgrad.optimize(m, merge="always")):
+        with pytest.raises(InputError, match="Constant '': it has no output"):
+            job(model)
+
+
+@pytest.mark.parametrize("opset", [1, 4])
+def test_reshape_with_its_target_as_an_attribute(opset: int) -> None:
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", [2, 6]), ("y", [4, 3]))
+    )
+    nodes = [
+        onnx.helper.make_node("Reshape", [a], [b], shape=shape)
+        for a, b, shape in (("x", "t", [3, 4]), ("t", "y", [4, 3]))
+    ]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, "g", [x], [y]),
+        opset_imports=[onnx.helper.make_opsetid("", opset)],
+        ir_version=3,
+    )
+    assert str(onnxgrad.load(model).main.outputs[0].type) == "f32[?,?]"
+    assert len(onnxgrad.optimize(model).graph.node) <= 2
+    assert onnxgrad.inspect(model).stats.nodes == 2
+    assert onnxgrad.gradient(model, "x", adjoint="input").graph.output[-1].name == "x_grad"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from onnxgrad.cli.models import naming, shown, source
@@ -83,12 +84,18 @@ def _watched(
 
 def _check_plotting() -> None:
     """Raises InputError if matplotlib is missing. Its list of fonts is stored in a folder that is
-    removed at exit, not in the home folder.
+    removed at exit, not in the home folder, and no matplotlibrc is read, which the working folder
+    may have.
     """
-    if "MPLCONFIGDIR" not in os.environ:
-        os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="onnxgrad-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    check_plotting()
+    folder, here = tempfile.mkdtemp(prefix="onnxgrad-"), os.getcwd()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["MPLCONFIGDIR"] = folder
+    Path(folder, "matplotlibrc").touch()
+    os.chdir(folder)  # matplotlib reads the configuration of the working folder first
+    try:
+        check_plotting()
+    finally:
+        os.chdir(here)
 
 
 def _shown(

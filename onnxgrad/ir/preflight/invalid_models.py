@@ -118,14 +118,34 @@ _BY_AXIS: dict[str, int] = {
 }
 
 
+# operators whose operands have one rank, which onnx does not always check
+_RANKS: dict[str, dict[int, int]] = {
+    "Gemm": {0: 2, 1: 2},
+    "NegativeLogLikelihoodLoss": {2: 1},
+    "SoftmaxCrossEntropyLoss": {2: 1},
+}
+
+
 def check_axes(program: Program, where: str) -> None:
-    """Raises InputError for an attribute that names an axis which an operand of known rank
-    lacks.
+    """Raises InputError for an attribute that names an axis which an operand of known rank lacks,
+    and for an operand of a rank that its operator does not accept.
     """
     for block in [program.main, *program.functions.values()]:
         for b in block.walk():
             if b.domain == "" and (b.op in _BY_AXIS or b.op == "Transpose"):
                 _check_axis(b, where)
+            elif b.domain == "" and b.op in _RANKS:
+                _check_ranks(b, where)
+
+
+def _check_ranks(b: Binding, where: str) -> None:
+    for index, rank in _RANKS[b.op].items():
+        operand = b.operand(index)
+        if operand is not None and operand.rank not in (None, rank):
+            raise InputError(
+                f"{where}: {b.op} '{b.node.name[:80]}': its operand '{operand.name[:80]}' has "
+                f"{operand.rank} axes, not {rank}"
+            )
 
 
 def _check_axis(b: Binding, where: str) -> None:

@@ -77,6 +77,8 @@ class _Reader:
                 raise InputError(
                     f"{self.where}: a node's name or operator is not UTF-8 text: {op!r}"[:300]
                 )
+            if op == "Constant" and not any(node.output) and (domain, op) not in self.local:
+                raise self._wrong(node, "it has no output")
             listed = node.attribute[:]
             if not listed:
                 continue

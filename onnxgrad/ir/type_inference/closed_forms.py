@@ -143,6 +143,8 @@ def _shape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
 
 
 def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+    if len(inputs) < 2:  # the target is an attribute below opset 5
+        return None
     shape = inputs[0].shape
     count = element_count(shape)
     target = inputs[1].ints if count else None
