@@ -31,7 +31,7 @@ _MOVES = frozenset({
 })  # fmt: skip
 QUANTISES = frozenset({*_SCALES, "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"})
 _ROUNDED = frozenset({"to", "dtype", "saturate"})  # attributes in which narrower copies differ
-_COUNTED = re.compile(r"(onnx::\w+_|val_|_)?\d+")  # names that another export gives to other values
+COUNTED = re.compile(r"(onnx::\w+_|val_|_)?\d+")  # names that another export gives to other values
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Pair:
         """True if the pair may be wrong: it was found by modules, or by a name with a counter of
         the exporter.
         """
-        counted = self.by == "name" and self.name == self.other and _COUNTED.fullmatch(self.name)
+        counted = self.by == "name" and self.name == self.other and COUNTED.fullmatch(self.name)
         return self.by == scopes.BY or bool(counted)
 
 

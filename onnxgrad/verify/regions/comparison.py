@@ -15,13 +15,13 @@ import numpy as np
 from onnx import NodeProto, ValueInfoProto
 
 from onnxgrad.errors import CannotRun, OnnxgradError
-from onnxgrad.ir.protobufs import copy_of, operator
+from onnxgrad.ir.protobufs import copy_of, operator, weight_elements
 from onnxgrad.limits import LimitReached
 from onnxgrad.verify.compare import DIFFERENT, Difference, base_name, noise, worst
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.float64_check import PERTURBED_RUNS, Oracle
 from onnxgrad.verify.onnxruntime_check import Request, as_computed
-from onnxgrad.verify.proof_model import TWO_GB, ProofModel, proof_model
+from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.regions.cuts import Cut, Side, cut_models, given_name, paired
 from onnxgrad.verify.report import Leg, Regions, Report
 from onnxgrad.verify.running.child_process import RunFailed
@@ -33,6 +33,7 @@ from onnxgrad.wording import counted
 
 LEG = "regions"
 Compared = Callable[[ProofModel, ProofModel, Request], Report]
+_MOST_WEIGHTS = 1 << 28  # elements
 _MOST_BYTES = 1 << 28  # of the original's values at all cuts, over all cases
 
 
@@ -83,9 +84,9 @@ def by_regions(
     names |= dict.fromkeys(found.many_ties())
     if not names or request.bounds or request.excuse or not request.by_regions:
         return None
-    if max(m.proto.ByteSize() for m in models) > TWO_GB or not names.keys() <= {
-        *trials[0].expected
-    }:
+    if max(weight_elements(m.proto.graph) for m in models) > _MOST_WEIGHTS:
+        return None
+    if not names.keys() <= {*trials[0].expected}:
         return None
     a, b = (Side(m.weights()) for m in models)
     jumps = any(id(n) not in a.smooth for n in a.cuttable)
@@ -217,9 +218,9 @@ def _judgement(
         if d.leg == "onnxruntime" and d.output in same
     ][:1]
     wrong = [d for d in wrong if d.leg != "onnxruntime" or d.output not in same]
-    by_order = sum(not cut.certain for cut in cuts)
-    if wrong and by_order:
-        pairs = f"{counted(by_order, 'cut')} {'is' if by_order == 1 else 'are'} paired by order"
+    doubtful = sum(not cut.certain for cut in cuts)
+    if wrong and doubtful:
+        pairs = f"{counted(doubtful, 'cut')} may be paired wrongly"
         unproved += [f"{wrong[0]}, but {pairs}"]
         wrong = []
     most = worst(report.differences)

@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import copy_of, operator, scheduled
 from onnxgrad.verify.changed_region import reads
+from onnxgrad.verify.layers.pairs import COUNTED
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.ties import WHOLE, decisions
 from onnxgrad.verify.value_numbers import Numbers
@@ -69,9 +70,11 @@ class Side:
         self.nodes, self.live = nodes[::-1], live
         self.places = {id(node): i for i, node in enumerate(self.nodes)}
         self.makers = {name: node for node in self.nodes for name in node.output if name}
-        fed = {v.name for v in graph.input}
-        self.constants = {t.name: t for t in graph.initializer if t.name not in fed}
-        moving = fed - self.constants.keys()
+        weights = {t.name: t for t in graph.initializer}
+        # below IR 4, weights are listed among the inputs
+        moving = {v.name for v in graph.input}
+        moving -= weights.keys() if model.ir_version < 4 else set()
+        self.constants = {name: t for name, t in weights.items() if name not in moving}
         for node in self.nodes:
             if not moving.isdisjoint(reads(node)):
                 moving.update(node.output)
@@ -157,7 +160,8 @@ def paired(a: Side, b: Side, *, names: bool = True) -> tuple[list[Cut], list[Nod
         if all(name in b.makers for name in results):
             other = b.makers[results[0]]
             same = a.form(node) == b.form(other) and b.used(other) == results
-            found[id(node)] = Cut(node, results, results, other if same else None, True)
+            certain = same or not any(map(COUNTED.fullmatch, results))
+            found[id(node)] = Cut(node, results, results, other if same else None, certain)
             taken.add(id(other))
     for name in (_node_name, _anything) if names else (_anything,):
         ours = _by((n for n in a.cuttable if id(n) not in found), a, name)
