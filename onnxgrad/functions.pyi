@@ -138,6 +138,7 @@ def verify(
     map: Pairs | None = None,
     expect: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     layers: bool = False,
+    exact: bool = False,
     save: str | os.PathLike[str] | None = None,
     seeds: Seeds = (0, 1),
     legs: Legs = ('float64', 'onnxruntime'),

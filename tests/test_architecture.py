@@ -59,6 +59,7 @@ SHORT_FILES = frozenset({
 LATE: frozenset[tuple[str, str]] = frozenset({
     # a child that runs onnxruntime is ready in 0.2 s, as it imports neither onnx nor the evaluator
     ("verify/running/child_main.py", "onnxgrad.verify.reference.server"),
+    ("verify/running/child_main.py", "onnxgrad.verify.exact.child.decide_in_child"),
     # `optimize` neither opens dimensions nor writes a page, unless it is told to
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_sizes"),

@@ -210,6 +210,11 @@ class VerifyOptions(Proof):
         "also compare the values inside both models, and report the first and the largest "
         "difference; with --expect, compare A with the values in FILE",
     )
+    exact: bool = option(
+        False,
+        "also evaluate both models exactly, and report whether they are the same algebra; the "
+        "verdict stays that of the runs",
+    )
     save: str | os.PathLike[str] | None = option(
         None,
         "write the inputs and outputs of A's first run to this .npz for --expect; with --layers, "

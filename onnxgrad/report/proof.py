@@ -46,6 +46,8 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         yield from (cell(text, "yellow") for text in report.regions.lines)
     if report.layers is not None:
         yield from _layers(report.layers, verbose)
+    if report.exact is not None:
+        yield from (cell(text, "" if report.exact else "yellow") for text in report.exact.lines)
     for name in report.unstable:
         yield cell(
             f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}",

@@ -35,6 +35,7 @@ from onnxgrad.verify.custom_operators.boundaries import (
     around,
 )
 from onnxgrad.verify.custom_operators.result_types import CannotCut
+from onnxgrad.verify.exact.client import decide_models
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.float64_check import (
     Oracle,
@@ -91,6 +92,7 @@ def verify(
     map: Mapping[str, str] | None = None,
     coverage: str | float | None = None,
     layers: bool = False,
+    exact: bool = False,
     save: str | os.PathLike[str] | None = None,
     early: Ahead | None = None,
 ) -> Report:
@@ -111,6 +113,9 @@ def verify(
         first = proof_model(a) if early is None else early.original()
         second = a if b is None and expect is None else b
         report = _on_all(first, second, expect, request, providers, early)
+        if exact and expect is None:
+            decision = decide_models(first.source, proof_model(second).source, request.names)
+            report = replace(report, exact=decision)
     if save is not None and not keep.names:
         report = replace(report, notes=(*report.notes, f"{save} was not written: no check ran"))
     return replace(report, bounds=str(request.bounds))

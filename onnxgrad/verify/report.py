@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from onnxgrad.results import Plain
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
 from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
+from onnxgrad.verify.exact.window import Decision
 from onnxgrad.wording import counted, text_html
 
 WITHIN = "within bounds"  # the verdict if the user set bounds
@@ -178,11 +179,12 @@ class Report(Plain):
     requested providers that have no kernel for any node of the result. `around`: operators of the
     custom nodes that cannot run here, whose operands were compared instead. `layers`: the values
     inside both models. `regions`: the comparison between discontinuities, if there was one.
+    `exact`: whether both models are the same algebra; it leaves the verdict unchanged.
     """
 
     json_keys = (
-        "ok verdict summary unproved bounds provider idle around regions layers worst compared "
-        "legs cases differences unstable notes coverage noise seconds:.3f"
+        "ok verdict summary unproved bounds provider idle around regions layers exact worst "
+        "compared legs cases differences unstable notes coverage noise seconds:.3f"
     )
 
     ok: bool
@@ -202,6 +204,7 @@ class Report(Plain):
     around: tuple[str, ...] = ()
     layers: Layers | None = None
     regions: Regions | None = None
+    exact: Decision | None = None
 
     def __bool__(self) -> bool:
         return self.ok
@@ -278,6 +281,7 @@ class Report(Plain):
         lines += [f"  {line}" for line in (self.coverage.line, *self.coverage.warnings) if line]
         lines += [f"  {line}" for line in (self.regions.lines if self.regions else ())]
         lines += [f"  {line}" for line in (self.layers.lines if self.layers else ())]
+        lines += [f"  {line}" for line in (self.exact.lines if self.exact is not None else ())]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 

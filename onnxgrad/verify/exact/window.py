@@ -77,6 +77,20 @@ class Decision(Plain):
     def __bool__(self) -> bool:
         return self.verdict in ("exact", "rounded")
 
+    @property
+    def lines(self) -> list[str]:
+        """Returns the decision about two models as lines of text."""
+        if not self:
+            where = "not the same algebra" if self.verdict == "refuted" else "not decided"
+            return [f"exact: {where}: {self.stopped_by}"]
+        sizes = [text for text in self.sizes if text]
+        at = f" at {'; '.join(sizes)}" if sizes else ""
+        words = "the same algebra" if self.verdict == "exact" else str(self)
+        found = [f"exact: {words}{at} (chance of error below {self.bound:.0e})"]
+        if self.partial:
+            found.append(f"  only in the second model: {', '.join(self.partial)}")
+        return found
+
     def __str__(self) -> str:
         if self.verdict == "rounded":
             return f"exact up to rounding of {counted(len(self.rounded), 'weight')}"

@@ -38,7 +38,7 @@ class References:
             OWN[domain, op] = _asking(ask, domain, op)
         while len(self._open) >= _KEPT:
             self._open.popitem(last=False)
-        self._open[key] = Reference(_read(model))
+        self._open[key] = Reference(read(model))
 
     def run(
         self, key: str, feeds: Mapping[str, Any], outputs: list[str] | None, options: dict[str, Any]
@@ -90,7 +90,8 @@ def infer_types(model: bytes | bytearray) -> bytes:
     return bytes(found.SerializeToString())
 
 
-def _read(model: bytes | bytearray | str) -> onnx.ModelProto:
+def read(model: bytes | bytearray | str) -> onnx.ModelProto:
+    """Returns a model from its bytes, or from a path with its external data. Raises InputError."""
     if not isinstance(model, str):
         return onnx.load_model_from_string(bytes(model))
     try:

@@ -107,6 +107,14 @@ def _references() -> Any:
     return _serving().References()
 
 
+def _decided(*arguments: Any) -> Any:
+    """Decides two models; only this child imports exact evaluation."""
+    from onnxgrad.verify.exact.child import decide_in_child
+
+    first, second, *more = arguments
+    return decide_in_child(_serving().read(first), _serving().read(second), *more)
+
+
 _VERBS: dict[str, Callable[..., Any]] = {
     "versions": _versions,
     "preload": _preload,
@@ -121,6 +129,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "exact.covered": lambda _, *arguments: _references().covered(*arguments),
     "exact.goals": lambda _, *arguments: _references().goals(*arguments),
     "exact.reached": lambda _, *arguments: _references().reached(*arguments),
+    "algebra.decide": lambda _, *arguments: _decided(*arguments),
     "exact.infer": lambda _, *arguments: _serving().infer_types(*arguments),
 }
 
