@@ -89,11 +89,13 @@ def test_equal_models() -> None:
     assert report.ok
     assert report.legs["float64"].ran and report.legs["onnxruntime"].ran
     sizes = [{"batch": 2, "seq": 8}, {"batch": 1, "seq": 1}]
-    assert [(case.dims, case.edges) for case in report.cases] == [
+    *usual, wide = report.cases
+    assert [(case.dims, case.edges) for case in usual] == [
         (d, e) for e in (False, True) for d in sizes
     ]
+    assert (wide.dims, wide.how) == (sizes[0], "wide values 1")
     assert (
-        report.compared == {"out": 2 * (2 * 8 * 16 + 16)}
+        report.compared == {"out": 2 * (2 * 8 * 16 + 16) + 2 * 8 * 16}
         and bool(report)
         and report.verdict == "equal"
     )

@@ -13,16 +13,19 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.protobufs import elements, model_nodes, weight_elements
+from onnxgrad.limits import limited
 from onnxgrad.verify.coverage.cases import MODELS, Cases
 from onnxgrad.verify.coverage.counters import DEFAULTS, Goal, Item
 from onnxgrad.verify.coverage.differing import MOST_ROWS, Differing, as_counts
 from onnxgrad.verify.coverage.goals import parted
 from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage, Sizes
 from onnxgrad.verify.feeds.dims import roles
-from onnxgrad.verify.feeds.edge_cases import SEARCH, SMALL, overridden
+from onnxgrad.verify.feeds.edge_cases import SEARCH, SMALL, Variation, overridden
 from onnxgrad.verify.feeds.proof_cases import Results, small
+from onnxgrad.verify.onnxruntime_check import as_computed
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.tolerance import CHAOTIC
 from onnxgrad.verify.trials import Trial
 
 _FEW_TRIES = 1  # for a model that is not small, up to this many elements of weights
@@ -32,6 +35,7 @@ _ROW_CASES = 16
 _ROUNDS = 8  # of values that are solved for
 _IDLE = 3  # rounds, and tries, that may reach nothing more in turn
 _MORE_RUNS, _ROWS = 4, 32  # cases, and rows of each, in which weights that differ may matter
+_WIDE_SECONDS = 20.0  # for a run of values beyond the usual ones
 _ALL_ROWS = 1 << 16  # that a small model reads
 _RECURRENT = {"LSTM", "GRU", "RNN"}  # these crash onnxruntime at an empty batch
 
@@ -43,6 +47,7 @@ class Search(Cases):
     """
 
     all_constants: bool = True  # also weights that differ have to be read, not tables alone
+    wide: bool = True  # also values beyond the usual ones, for which a user's bounds are not meant
     at_zero: list[Trial] = field(default_factory=list)
     _defaults: list[Item] = field(default_factory=list)
     _not_at: dict[str, dict[int, str]] = field(default_factory=dict)
@@ -60,6 +65,8 @@ class Search(Cases):
             varied = self._feeds(self._plan, self.seeds[0], SMALL)
             if any(not _same(usual[name], varied[name]) for name in usual):
                 self._add(self._plan, self.seeds[0], SMALL)
+        if self.wide:
+            self._widen()
         self._solve()
         self._raise()
         self._read_rows()
@@ -111,6 +118,29 @@ class Search(Cases):
                 return
             better = self._better(partial(self._add, plan, seed, how))
             idle = 0 if better else idle + 1
+
+    def _widen(self) -> None:
+        """Adds cases with values beyond the usual ones, if the original runs on them: of a model
+        that is not small one, at its smallest sizes.
+        """
+        plan, levels = self._plan, range(1, 4)
+        if not small(self._model):
+            levels = range(1, 2)
+            plan = min(
+                (t.case.dims for t in self.trials), key=lambda dims: math.prod(dims.values())
+            )
+        usual = self._feeds(plan, self.seeds[0])
+        for level in levels:
+            how = Variation(wide=level)
+            feeds = self._feeds(plan, self.seeds[0], how)
+            if all(_same(usual[name], feeds[name]) for name in usual):
+                continue
+            with limited(_WIDE_SECONDS):
+                trial = self._add(plan, self.seeds[0], how)
+            if trial is not None and trial.exact is not None:
+                trial.widen(as_computed(trial.exact, trial.expected))
+                if max(trial.noise.values(), default=0.0) > CHAOTIC:
+                    self.trials.remove(trial)  # the original's own rounding would excuse too much
 
     # ---- values that are solved for ------------------------------------------------------------
 

@@ -49,8 +49,8 @@ def variants(names: Iterable[str]) -> list[Edges]:
 
 @dataclass(frozen=True)
 class Slot:
-    """One input: its kind, the closed interval of its usual values, and the number of inputs before
-    it.
+    """One input: its kind, the closed interval of its usual values, the number of inputs before it,
+    and the least and largest value of its dtype.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Slot:
     high: float
     uses: Uses
     turn: int
+    ends: tuple[int, int] = (0, 1)
 
 
 def edged(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> Array:
@@ -194,7 +195,7 @@ class Variation:
     """Differences of feeds from the usual ones. scale: factor of floats without bounds. sign: 1 or
     -1 makes all of them positive or negative. count: value of counts and lengths. mask: one value
     for a whole mask. turn: index into the values that a switch knows. rows: the rows to read, by
-    table.
+    table. wide: values beyond the usual ones, 1 to 3 (`_widened`).
     """
 
     scale: float = 1.0
@@ -203,6 +204,7 @@ class Variation:
     mask: int | None = None
     turn: int = 0
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    wide: int = 0
 
     def __str__(self) -> str:
         signs = {1: "all positive", -1: "all negative"}
@@ -213,6 +215,7 @@ class Variation:
             "" if self.mask is None else f"masks of {self.mask}",
             f"switch {self.turn}" if self.turn else "",
             f"rows that differ of {', '.join(self.rows)}" if self.rows else "",
+            f"wide values {self.wide}" if self.wide else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -230,6 +233,8 @@ SEARCH = (
 
 def varied(usual: Array, slot: Slot, how: Variation) -> Array:
     """Returns the usual value of a slot, varied, with its shape and within its bounds."""
+    if how.wide:
+        return _widened(usual, slot, how.wide)
     wanted = [
         row
         for table, scale, offset in slot.uses.tables
@@ -250,6 +255,89 @@ def varied(usual: Array, slot: Slot, how: Variation) -> Array:
         known = slot.uses.equal_to
         return np.full_like(usual, known[how.turn % len(known)])
     return usual
+
+
+# factors of the rows of an input without bounds: about 100, 1e-3 and 10, without new digits
+_SCALES = (128.0, 2.0**-10, 8.0, 1.0)
+_TEXTS = ("", "ALPHA", "Beta", "delta ", "é", "ÀÉÎ", "straße", "a1", "42", "a.b@c.de", "2024-01-31")
+# least and largest value of integers that no operator restricts; from WIDE[3] on the dtype's ends
+WIDE = {1: (-3, 4), 2: (-(1 << 15), 1 << 15)}
+
+
+def _widened(usual: Array, slot: Slot, level: int) -> Array:
+    """Returns values beyond the usual ones, where no use of the input restricts them: small
+    integers of both signs (1), wide ones (2), those at the ends of the dtype (3); floats whose rows
+    have other scales (1), with zeros of both signs and ties (2); images as N(0, 1) (1) and as 0 to
+    255 (2); texts of other cases and letters (1); labels that a loss ignores (1); masks of random
+    elements (1). What has no wider values is returned as it is.
+    """
+    rng = np.random.default_rng([level, slot.turn, usual.size])
+    make = _WIDENED.get(slot.kind)
+    return usual if make is None or not usual.size else make(usual, slot, level, rng)
+
+
+def _wide_whole(usual: Array, slot: Slot, level: int, rng: np.random.Generator) -> Array:
+    if slot.uses.tables:
+        singled = [v for v in slot.uses.equal_to if not slot.low <= v <= slot.high]
+        if level > 1 or not singled or usual.size < _LABELS:
+            return usual
+        made = usual.copy().reshape(-1)
+        made[rng.permutation(made.size)[: made.size // _LABELS]] = singled[0]
+        return made.reshape(usual.shape)
+    if slot.uses.bounded or slot.uses.count:
+        return usual
+    least, largest = slot.ends
+    if level not in WIDE:
+        ends = [least, largest, least + 1, largest - 1, 0, 1]
+        return np.resize(np.asarray(ends, object), usual.shape)
+    low, high = (min(max(v, least), largest) for v in WIDE[level])
+    return np.asarray(rng.integers(low, high, usual.shape, endpoint=True))
+
+
+_LABELS = 4  # one label in four is one that the loss ignores
+
+
+def _wide_real(usual: Array, slot: Slot, level: int, rng: np.random.Generator) -> Array:
+    if level > 2 or slot.uses.bounded:
+        return usual
+    if slot.low == 0 and slot.high == 1:  # colours
+        made = rng.standard_normal(usual.shape) if level == 1 else np.floor(usual * 256)
+        return np.asarray(made)
+    if level == 2:
+        flat = usual.copy().reshape(-1)
+        order = rng.permutation(flat.size)
+        for places, value in zip(np.array_split(order[: len(order) // 2], 3), (0.0, -0.0, flat[0])):
+            flat[places] = value
+        return flat.reshape(usual.shape)
+    factors = np.resize(np.roll(_SCALES, -slot.turn), usual.shape[0] if usual.ndim else 1)
+    return np.asarray(usual * factors.reshape([-1] + [1] * (usual.ndim - 1) if usual.ndim else []))
+
+
+def _wide_text(usual: Array, slot: Slot, level: int, rng: np.random.Generator) -> Array:
+    if level > 1:
+        return usual
+    known = [t for word in slot.uses.words for t in (word.upper(), word.lower(), word.title())]
+    made = np.empty(usual.size, object)
+    made[:] = np.resize(np.asarray([*known, *_TEXTS], object), made.size)
+    return made.reshape(usual.shape)
+
+
+def _wide_mask(usual: Array, slot: Slot, level: int, rng: np.random.Generator) -> Array:
+    """Returns rows that keep both values; for integers that are only cast to booleans also others
+    than 0 and 1 (2).
+    """
+    if level == 2 and slot.ends != (0, 1) and "mask" not in slot.name.lower():
+        return np.asarray(rng.integers(max(-3, slot.ends[0]), 4, usual.shape, endpoint=True))
+    if level > 1 or usual.ndim < 1 or usual.shape[-1] < 2:
+        return usual
+    made = np.asarray(rng.integers(0, 1, usual.shape, endpoint=True))
+    made[..., 0], made[..., -1] = 1 - made[..., -1], made[..., -1]
+    return made
+
+
+_WIDENED: dict[str, Callable[[Array, Slot, int, np.random.Generator], Array]] = {
+    "whole": _wide_whole, "real": _wide_real, "text": _wide_text, "mask": _wide_mask,
+}  # fmt: skip
 
 
 def _inputs(rows: Sequence[int], scale: float, offset: float) -> list[int]:

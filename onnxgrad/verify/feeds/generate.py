@@ -248,7 +248,8 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
         kind, low, high = _whole_kind(text, shape, dtype, uses, (int(low), int(high)))
     else:
         kind, low, high = _real_kind(text, shape, uses)
-    return Slot(name, kind, low, max(low, high), uses, turn)
+    ends = (int(_limits(dtype).min), int(_limits(dtype).max)) if whole else (0, 1)
+    return Slot(name, kind, low, max(low, high), uses, turn, ends)
 
 
 def _whole_kind(
@@ -346,11 +347,16 @@ def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[A
     return np.asarray(np.arange(shape[-1]) < lengths, np.int64)
 
 
+def _limits(dtype: np.dtype[Any]) -> Any:
+    """Returns the least and the largest integer of a dtype."""
+    return np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+
+
 def _whole_bounds(uses: Uses, dtype: np.dtype[Any]) -> tuple[int, int]:
     """Returns the closed interval of integers to draw from. Unlimited values stay small, because
     they may be an index, a class or a count whose use could not be traced.
     """
-    limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    limits = _limits(dtype)
     low = 0 if uses.low == -math.inf else math.ceil(uses.low)
     high = low + 1 if uses.high == math.inf else math.floor(uses.high)
     low, high = max(low, int(limits.min)), min(high, int(limits.max))
