@@ -257,6 +257,7 @@ def _compared(
     search = Search(
         original, candidate, runs.session, runs.oracle, runs.trials, request.seeds or (0,),
         request.dims or {}, runs.refused, runs.feeder, request.weights == "auto",
+        wide=not str(request.bounds),
     )  # fmt: skip
     if request.inputs is None:
         search.run()

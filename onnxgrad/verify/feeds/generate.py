@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,10 +222,17 @@ class _Maker:
         dtype = np.dtype(object) if text else onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         slot = _slot(name, shape, dtype, uses_of(self.flow, name), turn)
         usual = np.asarray(_DRAWN[slot.kind](slot, shape, rng))
+        if slot.kind == "mask" and self._is_behind_a_past(shape):
+            usual = usual[..., ::-1]  # padding in front: the new tokens are behind the past ones
         made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
         if self.how is not None:
             made = varied(made, slot, self.how)
         return np.asarray(made).astype(dtype)
+
+    def _is_behind_a_past(self, shape: Sequence[int]) -> bool:
+        """Whether the last axis counts past and new tokens together, by the names of sizes."""
+        past = [size for symbol, size in self.sizes.items() if "past" in symbol.lower() and size]
+        return len(shape) > 1 and any(shape[-1] - n in self.sizes.values() for n in past)
 
 
 def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: int) -> Slot:

@@ -94,3 +94,12 @@ def test_what_restricts_an_input_stays() -> None:
     for level in (1, 2, 3):
         made = feeder.feeds(seed=0, how=Variation(wide=level))
         assert all(np.array_equal(made[name], usual[name]) for name in ("i", "n"))
+
+
+def test_padding_is_in_front_of_new_tokens() -> None:
+    """A mask over past and new tokens keeps the new ones: otherwise no new key or value matters."""
+    text = """g (float[batch,seq,4] x, int64[batch,total] attention_mask, float[batch,past,4] cache) => (float[batch,total,4] y) {
+        y = Concat <axis = 1> (cache, x) }"""
+    sizes = {"batch": 2, "seq": 3, "past": 5, "total": 8}
+    mask = Feeder(parse(text)).feeds(seed=0, dims=sizes)["attention_mask"]
+    assert mask[:, -3:].all() and not mask[:, 0].any()
