@@ -18,6 +18,7 @@ from onnxgrad.verify.exact.rational import Rationals
 from onnxgrad.verify.exact.side import Side
 from onnxgrad.verify.exact.sizes import SIZES, plans
 from onnxgrad.verify.exact.values import Known, Num, Value
+from onnxgrad.verify.exact.weights import rounding
 from onnxgrad.verify.exact.window import Decision, Window
 from onnxgrad.verify.feeds import dims
 
@@ -67,11 +68,31 @@ def decide(window: Window, *, seed: int = 0, seconds: float = 20.0) -> Decision:
     """Returns whether the claims of a window are the same algebra; see `Decision`."""
     deadline = time.monotonic() + seconds
     try:
-        return _Decider(_inlined(window), seed, deadline).decision()
+        plain = _inlined(window)
+        found = _Decider(plain, seed, deadline).decision()
+        if found or not window.witnesses:
+            return found
+        return _with_witnesses(plain, seed, deadline, found)
     except Undecided as error:
         return Decision("sampled", stopped_by=str(error))
     except MemoryError:
         return Decision("sampled", stopped_by="exact evaluation needs more memory")
+
+
+def _with_witnesses(window: Window, seed: int, deadline: float, first: Decision) -> Decision:
+    """Returns the decision about a window whose new weights are what their witnesses compute, and
+    are stored rounded. `first`: that about the weights as they are stored.
+    """
+    stored = {t.name: t for t in window.new.graph.initializer}
+    witnesses = {name: model for name, model in window.witnesses.items() if name in stored}
+    found = _Decider(window, seed, deadline, dict(witnesses)).decision()
+    if not found:
+        return first if found.verdict == "sampled" and first.verdict == "refuted" else found
+    for name, witness in witnesses.items():
+        wrong = rounding(stored[name], witness)
+        if wrong:
+            return Decision("refuted", stopped_by=wrong, sizes=found.sizes)
+    return replace(found, verdict="rounded", rounded=tuple(witnesses))
 
 
 def _inlined(window: Window) -> Window:
@@ -234,7 +255,7 @@ class _Decider:
         expected = evaluate(
             self.window.old, old, {n: values[n] for n in names_old}, {}, self.deadline, cuts.first
         )
-        computed = {name: self._witness(ring, witness) for name, witness in self.overrides.items()}
+        computed = {name: self._witness(new, witness) for name, witness in self.overrides.items()}
         found = evaluate(
             self.window.new,
             new,
@@ -245,8 +266,8 @@ class _Decider:
         )
         return _judged(self.window, ring, (old, new), expected, found, cuts)
 
-    def _witness(self, ring: Field | Rationals, witness: ModelProto) -> Value:
-        outputs = evaluate(witness, Side(ring), {}, {}, self.deadline)
+    def _witness(self, side: Side, witness: ModelProto) -> Value:
+        outputs = evaluate(witness, side, {}, {}, self.deadline)
         return next(iter(outputs.values()))
 
     # ---- the window

@@ -169,6 +169,8 @@ def pad(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Value]:
     )
     data = data.map(lambda v: v[index])
     widths = [(max(b, 0), max(e, 0)) for b, e in zip(low, high, strict=True)]
+    if not any(low) and not any(high):
+        return [data]
     mode = a.get("mode", "constant")
     if mode != "constant":
         return [data.map(lambda v: np.pad(v, widths, mode=mode))]
