@@ -147,7 +147,7 @@ def evaluate(
         for name, value in zip(
             node.output, _results(side, model, node, held, opsets), strict=False
         ):
-            if name:
+            if name and value is not None:
                 _measured(node, value)
                 held[name] = watch(side, name, value)
         for name in uses.get(number, ()):
@@ -173,7 +173,7 @@ def _last_uses(model: ModelProto) -> dict[int, list[str]]:
 def _results(
     side: Side, model: ModelProto, node: NodeProto, held: Mapping[str, Value],
     opsets: Mapping[str, int],
-) -> Sequence[Value]:  # fmt: skip
+) -> Sequence[Value | None]:  # fmt: skip
     name = full_name(node.domain, node.op_type)
     if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
         raise Undecided(name)
@@ -248,26 +248,33 @@ _RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLi
 def _opaque(
     side: Side, node: NodeProto, operands: Operands, attributes: Attributes,
     opsets: Mapping[str, int],
-) -> Sequence[Value]:  # fmt: skip
+) -> Sequence[Value | None]:  # fmt: skip
     """Returns the results of an operator without a kernel, as uninterpreted functions of all
     elements of its operands.
     """
     if node.op_type == "Constant":
         return [_constant(side, node, attributes)]
     types = _result_types(node, operands, opsets)
-    name = function_name(node, attributes, types[0].tensor_type.elem_type)
+    name = function_name(node, attributes, _dtype(operands))
     name = f"{name} opset {_since(node, opsets)}"
     if node.op_type in _RANDOM:
         count = sum(f.startswith(name) for f in side.functions)
         name = f"{name} number {count}"
-    results = []
-    for i, type_ in enumerate(types):
+    results: list[Value | None] = []
+    for i, (output, type_) in enumerate(zip(node.output, types, strict=True)):
+        if not output:
+            results.append(None)
+            continue
         tensor = type_.tensor_type
         dims = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
         if not tensor.elem_type or not tensor.HasField("shape") or min(dims, default=0) < 0:
             raise Undecided("not interpreted, and its result has no known shape")
         results.append(side.opaque(f"{name} result {i}", operands, dims, tensor.elem_type))
     return results
+
+
+def _dtype(operands: Operands) -> int:
+    return next((o.dtype for o in operands if o is not None), 0)
 
 
 def _since(node: NodeProto, opsets: Mapping[str, int]) -> int:
@@ -306,7 +313,7 @@ def _result_types(
         raise Undecided(f"not interpreted ({' '.join(str(error).split())[:80]})") from error
     if any(name and name not in found for name in node.output):
         raise Undecided("not interpreted, and its result has no known type")
-    return [found[name] for name in node.output if name]
+    return [found.get(name, TypeProto()) for name in node.output]
 
 
 def _constant(side: Side, node: NodeProto, a: Attributes) -> Value:

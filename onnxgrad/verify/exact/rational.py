@@ -18,11 +18,12 @@ from onnxgrad.verify.exact.field import Array, Parts, Undecided, ZeroDivisor
 # the share of elements that are drawn near the constants of the graph, with ties and zeros
 _NEAR = 0.7
 _LARGEST = 4000  # bits of a number, beyond which rationals cost too much
-# functions with a known range: (lower bound, upper bound), open
+# bounds of functions; between them lie all their values. Others are as wide as inputs
 _RANGES = {
-    "Exp": (0, 4), "Sqrt": (0, 4), "Erf": (-1, 1), "Tanh": (-1, 1), "Atan": (-1, 1),
-    "Log": (-4, 4), "Sin": (-1, 1), "Cos": (-1, 1),
+    "Erf": (-1, 1), "Tanh": (-1, 1), "Sin": (-1, 1), "Cos": (-1, 1), "Sigmoid": (0, 1),
+    "Atan": (-2, 2), "Asin": (-2, 2), "Acos": (0, 4),
 }  # fmt: skip
+_POSITIVE = ("Exp", "Sqrt", "Cosh")
 
 
 class Rationals:
@@ -53,13 +54,14 @@ class Rationals:
         """Returns numbers of both signs, many of them near the graph's constants."""
         rng = Random(f"{self._seed} draw {key}")
         scale = rng.choice((1, 1, 4, 100))
-        numbers = [
-            rng.choice(self._pool)
-            if rng.random() < _NEAR
-            else Fraction(rng.randrange(-800, 801) * scale, 100)
-            for _ in range(int(np.prod(tuple(shape))))
-        ]
+        count = int(np.prod(tuple(shape)))
+        numbers = [self._anywhere(rng, scale) for _ in range(count)]
         return (_filled(shape, numbers),)
+
+    def _anywhere(self, rng: Random, scale: int) -> Fraction:
+        if rng.random() < _NEAR:
+            return rng.choice(self._pool)
+        return Fraction(rng.randrange(-800, 801) * scale, 100)
 
     def seed(self, key: str) -> int:
         """Returns a seed for other numbers of this draw."""
@@ -91,11 +93,15 @@ class Rationals:
 
     def function(self, name: str, operands: Sequence[Parts]) -> Parts:
         """Returns an uninterpreted function of the elements of operands that broadcast."""
-        low, high = _RANGES.get(name.partition(" ")[0], (-4, 4))
+        short = name.partition(" ")[0]
 
         def value(*xs: Any) -> Fraction:
             h = _number(self._seed, name, *xs)
-            return low + (high - low) * Fraction(h % 2**20 + 1, 2**20 + 2)
+            if short in _RANGES:
+                low, high = _RANGES[short]
+                return low + (high - low) * Fraction(h % (2**20 + 1), 2**20)
+            found = self._anywhere(Random(h), 4)
+            return abs(found) or Fraction(1, 8) if short in _POSITIVE else found
 
         if not operands:
             operands = [self.embed(np.zeros((), np.int64))]

@@ -161,6 +161,8 @@ class Side:
             target = helper.tensor_dtype_to_np_dtype(dtype)
             if target.kind not in "iub":
                 raise Undecided(f"Cast to dtype {dtype}")
+            if dtype == BOOL:
+                self.chosen("Cast to bool", value)
             return Known(value.array.astype(target), dtype, value.free)
 
     def _quotient(self, top: int, bottom: int) -> Parts:
@@ -170,6 +172,11 @@ class Side:
             out[()] = Fraction(top, bottom)
             return (out,)
         return tuple(np.array(top * pow(bottom, -1, p) % p, np.int64) for p in ring.primes)
+
+    def ordered(self, x: Num) -> None:
+        """Raises Undecided if the order of x is unknown: its symbols for inf are no numbers."""
+        if x.infinite:
+            raise Undecided("the order of an infinite constant")
 
     def _finite(self, operands: Sequence[Num]) -> None:
         if any(o.infinite for o in operands):
@@ -245,6 +252,7 @@ def function_name(node: NodeProto, attributes: Attributes, dtype: int) -> str:
 def select(side: Side, condition: Value, x: Value, y: Value) -> Value:
     """Returns Where(condition, x, y)."""
     if isinstance(condition, Known):
+        side.chosen("Where", condition)
         c = condition.array.astype(bool)
         if isinstance(x, Known) and isinstance(y, Known):
             return Known(np.where(c, x.array, y.array), x.dtype, x.free or y.free or condition.free)

@@ -130,6 +130,7 @@ def rounding(side: Side, node: NodeProto, o: Operands, a: Attributes) -> list[Va
     x = side.lift(o[0])
     name = node.op_type
     if isinstance(side.ring, Rationals):
+        side.ordered(x)
         f = {"Ceil": lambda v: Fraction(-((-v) // 1)), "Floor": lambda v: Fraction(v // 1),
              "Round": lambda v: Fraction(round(v))}[name]  # fmt: skip
         return [Num((side.ring.elementwise(f, x.parts[0]),), x.dtype)]
@@ -184,6 +185,7 @@ def extreme_of(side: Side, x: Num, axes: Sequence[int], largest: bool,
     if not axes or all(x.shape[k] == 1 for k in axes):
         return replace(x, raw=None)
     if isinstance(side.ring, Rationals):
+        side.ordered(x)
         a = x.parts[0]
         if inside is not None:
             low = min(a.reshape(-1), default=Fraction(0)) - 1
@@ -223,6 +225,7 @@ def order(side: Side, node: NodeProto, o: Operands, a: Attributes) -> list[Value
         raise Undecided("TopK of more than there are")
     last = bool(a.get("select_last_index", 0))
     if isinstance(side.ring, Rationals):
+        side.ordered(x)
         moved = np.moveaxis(x.parts[0], axis, -1)
         rows = moved.reshape(-1, moved.shape[-1])
         places = [_places(row, count, largest, last) for row in rows]

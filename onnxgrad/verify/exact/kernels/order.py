@@ -23,6 +23,7 @@ _END = 3.4e38
 def positive(side: Side, d: Num, *, name: str = "positive") -> Value:
     """Returns d > 0 as booleans: uninterpreted in a field."""
     if isinstance(side.ring, Rationals):
+        side.ordered(d)
         return known(np.asarray(d.parts[0] > 0, bool))
     return side.call(name, replace(d, raw=None), dtype=BOOL)
 
@@ -30,6 +31,7 @@ def positive(side: Side, d: Num, *, name: str = "positive") -> Value:
 def zero(side: Side, d: Num) -> Value:
     """Returns d == 0, which is the same for d and -d."""
     if isinstance(side.ring, Rationals):
+        side.ordered(d)
         return known(np.asarray(d.parts[0] == 0, bool))
     return side.call("zero", unsigned(side, d)[0], dtype=BOOL)
 
@@ -106,7 +108,7 @@ def logic(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Value
     f = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}[node.op_type]
     if both_known(x):
         left, right = knowns(x)
-        free = left.free or right.free
+        free = side.chosen(node.op_type, left, right)
         return [known(f(left.array, right.array), BOOL, free)]
     p, q = side.lift(x[0]), side.lift(x[1])
     shape = np.broadcast_shapes(p.shape, q.shape)
@@ -260,7 +262,8 @@ def cast_(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Value
 def _converted(side: Side, value: Num, to: int) -> Value:
     if to in BITS:
         if value.dtype == BOOL or (value.is_float and widens(value.dtype, to)):
-            return replace(value, dtype=to, image=value.image or to)
+            own = value.dtype if value.is_float else to
+            return replace(value, dtype=to, image=value.image or own)
         if value.image and widens(value.image, to):
             return replace(value, dtype=to)
         found = replace(value, raw=None)
