@@ -26,6 +26,7 @@ class Side(NamedTuple):
     centers: tuple[Any, ...] = ()
     operand: int = 0
     beside: bool = True  # whether numbers beside the centers matter
+    rows: bool = False  # whether the centers are one row of the operand
 
     @property
     def missing(self) -> str:

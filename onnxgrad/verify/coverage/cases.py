@@ -30,6 +30,7 @@ _ALONE = 16  # inputs that get wanted values one at a time, if all at once fail
 _LARGE_BATCH = 256  # rows of wanted values in one run
 _MOST_ELEMENTS = 1 << 16  # of all inputs at a size that is solved for
 _SIZES_AT_ONCE = 4
+_SPIKE = 10.0
 MODELS = ("original", "candidate")
 
 
@@ -118,16 +119,35 @@ class Cases:
 
     # ---- values that are solved for ------------------------------------------------------------
 
-    def _better(self, make: Callable[[], Trial | None]) -> bool:
-        """Makes a case, and keeps it if it reaches more."""
-        before = self._score("mark")[0]
-        count = len(self.trials)
+    def _better(
+        self, make: Callable[[], Trial | None], measure: Callable[[], int] | None = None
+    ) -> bool:
+        """Makes a case, and keeps it if it reaches more, or raises the `measure`."""
+        self._score("mark")
+        measured = measure or (lambda: self._score()[0])
+        before, count = measured(), len(self.trials)
         made = make()
-        if made is not None and self._score()[0] > before:
+        if made is not None and measured() > before:
             return True
         self._score("back")
         del self.trials[count:]
         return False
+
+    def _spiked(self) -> Trial | None:
+        """Adds a case with one large element in each row of the inputs, the others 0."""
+        feeds = self._feeds(self._plan, self.seeds[0])
+        for name, value in feeds.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim:
+                rows = np.zeros_like(value).reshape(-1, value.shape[-1])
+                places = np.arange(len(rows)) % max(value.shape[-1], 1)
+                rows[np.arange(len(rows)), places] = _SPIKE
+                feeds[name] = rows.reshape(value.shape)
+        case = Case(dict(self._plan), self.seeds[0], how="one large element in each row")
+        trial = self._try(feeds, case)
+        if trial is not None:
+            self._answered(trial)
+            self.trials.append(trial)
+        return trial
 
     @cached_property
     def _flows(self) -> dict[str, DataFlow]:

@@ -288,7 +288,7 @@ class Elements(Counter):
             if known and x is not None and -x.ndim <= axis < x.ndim:
                 met = _met(np.moveaxis(x, axis, 0))
         elif self.factor is not None and known:
-            met = _reduced(np.asarray(self.factor(operands)), self.shape)
+            met = reduced(np.asarray(self.factor(operands)), self.shape)
         self.met = met if self.met.shape != met.shape else self.met | met
         return bool(self.met.all())
 
@@ -324,7 +324,7 @@ def _met(x: Array) -> Array:
     return met
 
 
-def _reduced(mask: Array, shape: tuple[int, ...]) -> Array:
+def reduced(mask: Array, shape: tuple[int, ...]) -> Array:
     """Returns the mask of a broadcast result, reduced to the axes of one operand."""
     mask = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, shape))
     extra = mask.ndim - len(shape)

@@ -101,16 +101,22 @@ def solved(flow: DataFlow, goal: Goal) -> Wishes:
         node = flow.producers.get(step.key)
         if node is None:
             if step.key[0] == "" and step.key[1] in inputs:
-                values = step.wanted
-                if finite and values.ndim == 1 and values.dtype != object:
-                    values = values[np.isfinite(values)]
-                wishes.values.setdefault(step.key[1], []).append(values)
-        elif node.op_type == "Shape":
-            _add_sizes(wishes, flow, (step.key[0], node.input[0]), step.index, step.wanted)
+                wishes.values.setdefault(step.key[1], []).append(_kept(step.wanted, finite))
+        elif node.op_type in _OF_SIZES:
+            _OF_SIZES[node.op_type](
+                wishes, flow, (step.key[0], node.input[0]), step.index, step.wanted
+            )
         else:
             with np.errstate(all="ignore"):
                 todo += _back(flow, node, step)
     return wishes
+
+
+def _kept(values: Array, finite: bool) -> Array:
+    """Returns the wanted values, without those for which an inverse has no number."""
+    if finite and values.ndim == 1 and values.dtype != object:
+        return np.asarray(values[np.isfinite(values)])
+    return values
 
 
 def _add_sizes(wishes: Wishes, flow: DataFlow, key: Key, axis: int | None, wanted: Array) -> None:
@@ -127,6 +133,20 @@ def _add_sizes(wishes: Wishes, flow: DataFlow, key: Key, axis: int | None, wante
             found = size if dim == symbol else _size(dim, symbol, size)
             if found is not None and 0 < found <= _MOST_SIZE:
                 wishes.sizes.setdefault(symbol, set()).add(found)
+
+
+def _add_totals(wishes: Wishes, flow: DataFlow, key: Key, axis: int | None, wanted: Array) -> None:
+    """Adds the sizes of symbols with which a value has a wanted number of elements."""
+    shape = flow.shapes.get(key, [])
+    for axis, dim in enumerate(shape):
+        others = [flow.size(key, i) for i in range(len(shape)) if i != axis]
+        if isinstance(dim, str) and symbols_in(dim) == {dim} and None not in others:
+            each = wanted / max(math.prod(n or 1 for n in others), 1)
+            found = {int(n) for n in (*np.floor(each), *np.ceil(each)) if 0 < n <= _MOST_SIZE}
+            wishes.sizes.setdefault(dim, set()).update(found)
+
+
+_OF_SIZES = {"Shape": _add_sizes, "Size": _add_totals}
 
 
 def _size(formula: int | str, symbol: str, wanted: int) -> int | None:
@@ -173,7 +193,10 @@ def _is_input(flow: DataFlow, key: Key) -> bool:
 
 
 def _sum(flow: DataFlow, node: onnx.NodeProto, keys: list[Key], wanted: Array) -> _Steps:
-    yield _Step(keys[0], wanted / _terms(flow, node, keys))
+    each = wanted / _terms(flow, node, keys)
+    if node.op_type == "ReduceL2":
+        each = wanted / math.sqrt(_terms(flow, node, keys))
+    yield _Step(keys[0], np.sqrt(np.abs(each)) if node.op_type == "ReduceSumSquare" else each)
 
 
 def _power(flow: DataFlow, node: onnx.NodeProto, keys: list[Key], wanted: Array) -> _Steps:
@@ -209,9 +232,11 @@ def _arithmetic(flow: DataFlow, node: onnx.NodeProto, keys: list[Key], wanted: A
     for i, j in ((0, 1), (1, 0)):
         inverse, other = _SOLVED[node.op_type, i], flow.constant(keys[j])
         if other is None or other.dtype.kind not in "iuf" or not other.size:
-            # the other operand may be anything: as if it were 0
-            if node.op_type in ("Add", "Sub") and flow.constant(keys[i]) is None:
-                yield _Step(keys[i], inverse(wanted, 0))
+            # the other operand may be anything: as if it were 0, or the same
+            if flow.constant(keys[i]) is None:
+                same = np.sign(wanted) ** i * np.sqrt(np.abs(wanted))
+                by = node.op_type
+                yield _Step(keys[i], same if by == "Mul" else inverse(wanted, int(by == "Div")))
             continue
         numbers = other.astype(np.float64).reshape(-1)
         if wanted.ndim == 2 and numbers.size in (1, wanted.shape[1]):
@@ -252,7 +277,7 @@ def _columns(flow: DataFlow, node: onnx.NodeProto, keys: list[Key], wanted: Arra
 _BACK: dict[str, Callable[[DataFlow, onnx.NodeProto, list[Key], Array], _Steps]] = {
     "Range": _range,
     "Slice": _slice,
-    **dict.fromkeys(("ReduceSum", "ReduceL1"), _sum),
+    **dict.fromkeys(("ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare"), _sum),
     "Pow": _power,
     "Scaler": _scaler,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _arithmetic),
@@ -308,9 +333,11 @@ def filled(
         values = values[(values >= limits[0]) & (values <= limits[1])]
     if not len(values) or not made.size:
         return None
-    if usual.ndim >= 2 and turn % 2 and len(usual) > 1:  # what reductions see
+    if turn % 3 == 2:  # what the reduction of everything sees
+        return np.full_like(made, values[turn // 3 % len(values)])
+    if usual.ndim >= 2 and turn % 3 and len(usual) > 1:  # what reductions of rows see
         lines = made.reshape(len(made), -1)
-        lines[:] = np.resize(np.roll(values, -turn // 2 * len(lines)), len(lines))[:, None]
+        lines[:] = np.resize(np.roll(values, -turn // 3 * len(lines)), len(lines))[:, None]
         return lines.reshape(made.shape)
     spread = made.reshape(-1)
     order = np.random.default_rng([seed, turn]).permutation(spread.size)

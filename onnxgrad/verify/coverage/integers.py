@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +18,7 @@ from onnxgrad.verify.coverage.bounds import (
     MOST_CENTERS,
     SAMPLE,
     Side,
+    Sides,
     around,
     centers_of,
     number,
@@ -71,7 +72,7 @@ def cast_back(
         ends = _FLOAT_ENDS[to] if x.dtype.kind == "f" else None
         return [] if ends is None else [side_of(x, -ends), side_of(x, ends)]
     target = tensor_dtype_to_np_dtype(to)
-    limits = _limits(target)
+    limits = limits_of(target)
     if limits is None:
         return []
     low, high = limits
@@ -97,7 +98,7 @@ _FLOAT_ENDS = {
 }
 
 
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int] | None:
+def limits_of(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """Returns the least and the largest value of a type of integers, else None."""
     if dtype.kind in "iu":
         known: Any = np.iinfo(dtype)
@@ -126,19 +127,25 @@ def steps(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any
 
 
 def halves(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]) -> list[Side]:
-    """Returns whether Round meets halves, and fractions on both sides of them."""
-    x = operands[0]
-    parts = x - np.floor(x)
-    seen = around(parts, 0.5, ALL)
-    words = "a fraction below a half", "a half", "a fraction above a half"
-    return [Side(seen, ALL, words, (-2.5, -1.5, -0.5, 0.5, 1.5, 0.25, 0.75), 0, False)]
+    """Returns whether Round meets halves above even and odd numbers, and fractions beside them."""
+    x = np.asarray(operands[0])
+    below = np.floor(x)
+    seen = around(x - below, 0.5, ALL)
+    odd = (below[x - below == 0.5] % 2 != 0) if seen & AT else np.zeros(0, bool)
+    words = "a fraction below a half", "", "a fraction above a half"
+    parities = sides_of((~odd).any(), odd.any())
+    return [
+        Side(seen, BOTH, words, (0.25, 0.75), 0, False),
+        Side(parities, BOTH, ("a half above an even number", "", "a half above an odd number"),
+             (0.5, 1.5, 2.5, -0.5, -1.5), 0, False),
+    ]  # fmt: skip
 
 
 def quantized(
     attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]
 ) -> list[Side]:
     """Returns whether QuantizeLinear saturates at each end of its type."""
-    limits = _limits(np.asarray(results[0]).dtype)
+    limits = limits_of(np.asarray(results[0]).dtype)
     x, scale = operands[0], np.asarray(operands[1])
     if limits is None:
         return []
@@ -167,13 +174,31 @@ def saturated(
 ) -> list[Side]:
     """Returns whether a quantised result lies at the ends of its type."""
     x = np.asarray(results[0])
-    limits = _limits(x.dtype)
+    limits = limits_of(x.dtype)
     if limits is None:
         return []
     seen = x.astype(np.int64)
+    inner = limits_of(np.asarray(operands[0]).dtype) or ()
     return [
-        Side(around(seen, end, AT) & AT, AT, ("", f"at {end}", ""), ()) for end in limits
-    ]  # fmt: skip
+        Side(around(seen, end, AT) & AT, AT, ("", f"at {end}", ""), tuple(inner), 0, False)
+        for end in limits
+    ]
+
+
+def wrapped(operation: Callable[..., Any]) -> Sides:
+    """Returns the sides of a sum or product of narrow integers: whether it left their range."""
+
+    def sides(
+        attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]
+    ) -> list[Side]:
+        x, limits = np.asarray(operands[0]), limits_of(np.asarray(operands[0]).dtype)
+        if limits is None or x.dtype.itemsize > 2:
+            return []
+        exact = operation(*(np.asarray(v).astype(np.int64) for v in operands))
+        seen = ABOVE * bool((exact != np.asarray(results[0])).any())
+        return [Side(seen, ABOVE, ("", "", f"outside of {x.dtype.name}"), limits, 0, False)]
+
+    return sides
 
 
 def bits(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]) -> list[Side]:

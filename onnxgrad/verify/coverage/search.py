@@ -33,9 +33,11 @@ _MOST_WEIGHTS = 1 << 18
 _ALONE = 16  # defaults that are overridden one at a time, if all at once fail
 _ROW_CASES = 16
 _ROUNDS = 8  # of values that are solved for
-_IDLE = 3  # rounds, and tries, that may reach nothing more in turn
-_MORE_RUNS, _ROWS = 4, 32  # cases, and rows of each, in which weights that differ may matter
 _WIDE_SECONDS = 20.0  # for a run of values beyond the usual ones
+_IDLE = 3  # rounds that may reach nothing more in turn
+# cases, and rows of each, in which weights that differ may matter
+_ROWS = 32
+_SCALES = (None, Variation(scale=1e3), Variation(scale=1e3, sign=1), Variation(scale=1e3, sign=-1))
 _ALL_ROWS = 1 << 16  # that a small model reads
 _RECURRENT = {"LSTM", "GRU", "RNN"}  # these crash onnxruntime at an empty batch
 
@@ -112,12 +114,12 @@ class Search(Cases):
             plan = min(
                 (t.case.dims for t in self.trials), key=lambda dims: math.prod(dims.values())
             )
-        idle = 0
         for seed, how in enumerate(tries, max(self.seeds) + 1):
-            if idle == 2 * _IDLE or not self._score()[1] or not self._counts:
+            if not self._score()[1] or not self._counts:
                 return
-            better = self._better(partial(self._add, plan, seed, how))
-            idle = 0 if better else idle + 1
+            self._better(partial(self._add, plan, seed, how))
+        if small(self._model) and self._score()[1] and self._counts:
+            self._better(self._spiked)
 
     def _widen(self) -> None:
         """Adds cases with values beyond the usual ones, if the original runs on them: of a model
@@ -161,7 +163,7 @@ class Search(Cases):
                 self._better(partial(self._filled, wanted, turn))
             now = self._score()[0]
             idle = 0 if now > reached else idle + 1
-            if idle == 2 or not wanted:
+            if idle == _IDLE or not wanted:
                 if not finite:
                     return
                 idle, finite = 0, False  # NaN and infinite values come last
@@ -197,15 +199,11 @@ class Search(Cases):
         """
         if self.oracle is None or not self._runs or not self.all_constants:
             return
-        left = self._unmet()
-        for turn in range(1, _MORE_RUNS + 1) if left else ():
-            trial = self._add(self._with_rows(lambda name: _ROWS), max(self.seeds) + turn)
-            now = self._unmet()
-            if trial is not None and now >= left:
-                self.trials.remove(trial)
-            left = min(now, left)
-            if not left or (trial is not None and now >= left and turn > 1):
+        for seed, how in enumerate(_SCALES, max(self.seeds) + 1):
+            if not self._unmet():
                 return
+            plan = self._with_rows(lambda name: _ROWS)
+            self._better(partial(self._add, plan, seed, how), lambda: -self._unmet())
 
     def _unmet(self) -> int:
         """Returns the number of elements of weights that differ and mattered in no run."""

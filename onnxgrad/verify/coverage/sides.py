@@ -22,7 +22,7 @@ from onnxgrad.verify.coverage.bounds import (
     side_of,
     sides_of,
 )
-from onnxgrad.verify.coverage.counters import Array, Attributes
+from onnxgrad.verify.coverage.counters import Array, Attributes, reduced
 
 _MOST_BOXES = 64  # of an image whose overlaps are computed
 
@@ -54,8 +54,10 @@ def _extreme(attributes: Attributes, operands: Sequence[Any], results: Sequence[
     return [Side(around(x, y), BOTH, words, centers_of(y), operand)]
 
 
-def _compare(needed: int) -> Sides:
-    """Returns the sides of a comparison: false, equal operands, true."""
+def _compare(needed: int, each: bool = False) -> Sides:
+    """Returns the sides of a comparison: false, equal operands, true. `each`: every element of the
+    smaller operand, a constant, has to be equal to one of the other.
+    """
 
     def sides(
         attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]
@@ -63,11 +65,17 @@ def _compare(needed: int) -> Sides:
         x, y = map(np.asarray, operands)
         truth = np.asarray(results[0], bool)
         seen = sides_of(truth.size and not truth.all(), truth.any())
-        if needed & AT and bool(np.asarray(x == y).any()):
-            seen |= AT
         first = y.size <= x.size
-        centers = centers_of(y if first else x)
-        return [Side(seen, needed, ("false", "equal", "true"), centers, int(not first))]
+        larger, smaller = (x, y) if first else (y, x)
+        if needed & AT:
+            same = np.asarray(x == y)
+            many = each and 1 < smaller.size <= _MOST_EACH and same.size > smaller.size
+            seen |= AT * bool(reduced(same, smaller.shape).all() if many else same.any())
+        row = smaller.ndim > 0 and smaller.size == smaller.shape[-1] > 1
+        row = row and each and larger.ndim > 0 and larger.shape[-1] == smaller.size
+        centers = tuple(smaller.reshape(-1).tolist()) if row else centers_of(smaller)
+        words = "false", "equal", "true"
+        return [Side(seen, needed, words, centers, int(not first), True, row)]
 
     return sides
 
@@ -171,11 +179,16 @@ def _overlaps(boxes: Array, centered: bool) -> Array:
     return np.asarray(share[np.triu_indices(len(boxes), 1)])
 
 
+_WHOLE = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}
+# a comparison with a constant -> its form that looks at each element of the constant
+EACH = {op: f"{op}, each" for op in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")}
+_MOST_EACH = 4096
 _ZERO = _at(lambda a: 0.0)
 # operator -> the sides of its bounds, by attributes, operands and results
 SIDES: dict[str, Sides] = {
     **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs"), _ZERO),
     "Sign": _sign,
+    **{name: integers.wrapped(op) for name, op in _WHOLE.items()},
     "RegexFullMatch": _matches,
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), integers.bits),
     "BitShift": integers.shifted,
@@ -197,6 +210,7 @@ SIDES: dict[str, Sides] = {
     "Max": _extreme,
     "Min": _extreme,
     **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), _compare(ALL)),
+    **dict.fromkeys(EACH.values(), _compare(ALL, each=True)),
     "Equal": _compare(BOTH),
     "Where": _truth,
     **dict.fromkeys(("Mod", "Div"), integers.modulus),

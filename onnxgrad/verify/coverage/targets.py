@@ -30,7 +30,7 @@ from onnxgrad.verify.coverage.counters import (
     Turns,
 )
 from onnxgrad.verify.coverage.integers import CAST_BACK
-from onnxgrad.verify.coverage.sides import COMPARED, SIDES
+from onnxgrad.verify.coverage.sides import COMPARED, EACH, SIDES
 from onnxgrad.verify.coverage.thresholds import KEYS, Keys, Slices, Thresholds
 from onnxgrad.verify.coverage.trees import TREES, Trees
 
@@ -78,11 +78,14 @@ LOOKUPS = {
     "GatherND": ((0, 1),),
     "GatherBlockQuantized": ((0, 1),),
     "EmbedLayerNormalization": ((2, 0), (4, 1)),
+    "RotaryEmbedding": ((1, 3), (2, 3)),  # of onnx; that of onnxruntime has its tables last
 }
 
 
 def axis_of(node: NodeProto) -> int:
     """Returns the axis along which a node looks up rows."""
+    if node.op_type == "RotaryEmbedding":
+        return 0
     known: dict[str, int] = {a.name: a.i for a in node.attribute if a.type == AttributeProto.INT}
     return known.get("gather_axis" if "Block" in node.op_type else "axis", 0)
 
@@ -211,15 +214,17 @@ class Targets:
         op, inputs, scope = node.op_type, list(node.input), self._function
         count, sized = self._bounds(node) if op in SIDES else (0, False)
         if count:
-            back = op == "Cast" and node.output[0] in self._cast
+            form = CAST_BACK if op == "Cast" and node.output[0] in self._cast else op
+            if op in _COMPARISONS and _CONSTANT in map(self._level, inputs):
+                form = EACH.get(op, op)
             least = None if not sized else 1 if self._is_size(inputs) else -np.inf
-            yield Thresholds(CAST_BACK if back else op, where, inputs, count, least, scope)
+            yield Thresholds(form, where, inputs, count, least, scope)
         first = self._level(inputs[0]) if inputs else _CONSTANT
         if op in KEYS and first == _DATA:
             yield from self._keys(node, where)
         if op in TREES and first == _DATA:
             yield Trees(where, inputs[0], scope)
-        if op == "Slice" and first != _CONSTANT:
+        if op in ("Slice", "Trilu") and first != _CONSTANT:
             fixed = [i for i in (1, 2) if len(inputs) <= i or self._level(inputs[i]) == _CONSTANT]
             yield Slices(where, inputs[0], fixed, scope)
         if op == "If" and first != _CONSTANT:

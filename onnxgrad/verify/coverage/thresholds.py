@@ -107,7 +107,12 @@ def _wanted(side: Side, whole: bool) -> Array:
         return known
     scale = np.maximum(1.0, np.abs(known))
     gaps = [np.ones_like(known)] if whole else [_BESIDE * scale, _CLOSE * scale]
-    return np.unique(np.concatenate([known, *(known + s * g for g in gaps for s in (-1, 1))]))
+    if side.rows:
+        known = known[None]
+        gaps = [gap[None] for gap in gaps]
+        return np.concatenate([known, *(known + s * gap for gap in gaps for s in (1, -1))])
+    parts = [known + sign * gap for gap in gaps for sign in (1, -1)]
+    return np.array(list(dict.fromkeys(np.concatenate([*parts[:2], known, *parts[2:]]))))
 
 
 class Keys(Counter):
@@ -175,7 +180,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 class Slices(Counter):
-    """The constant ends of a Slice on axes whose sizes differ between runs."""
+    """The constant ends of a Slice, or the diagonal of a Trilu, on axes whose sizes differ between
+    runs.
+    """
 
     def __init__(self, where: str, data: str, fixed: Sequence[int], scope: str) -> None:
         self.where, self.data, self.scope = where, data, scope
@@ -194,6 +201,10 @@ class Slices(Counter):
     ) -> Iterator[tuple[int, int, int]]:
         x = operands[0]
         if not isinstance(x, np.ndarray):
+            return
+        if "upper" in attributes and len(operands) > 1 and operands[1] is not None:
+            diagonal = abs(int(np.reshape(operands[1], -1)[0])) + 1
+            yield from ((x.ndim + i, diagonal, x.shape[i]) for i in (-1, -2) if diagonal > 1)
             return
         for operand in self.fixed:
             name = ("", "starts", "ends")[operand]

@@ -24,6 +24,7 @@ from onnxgrad.wording import input_option, option
 
 _MAX_ELEMENTS = 2**28  # no generated input is larger than a gigabyte
 _MOST_AXES = 64
+_ANY = -math.inf, math.inf
 _LIMITS = {"mask": (0.0, 1.0), "count": (0.0, 64.0), "length": (0.0, 64.0)}
 _WORDS = ("alpha", "beta", "gamma", "delta", "one two", "", "Zürich", "42")
 
@@ -105,8 +106,9 @@ class Feeder:
                 shape = [evaluate(dim, sizes) for dim in shape_of(name, kind) or ()]
                 dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
                 slot = _slot(name, shape, dtype, uses_of(self.flow.at(sizes), name), turn)
-                return _LIMITS.get(slot.kind, (-math.inf, math.inf))
-        return -math.inf, math.inf
+                named = slot.kind != "mask" or "mask" in name.lower()
+                return _LIMITS[slot.kind] if named and slot.kind in _LIMITS else _ANY
+        return _ANY
 
 
 def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, int]:

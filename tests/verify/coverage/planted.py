@@ -238,9 +238,110 @@ def faults() -> dict[str, Pair]:
     }  # fmt: skip
 
 
+def deeper() -> dict[str, Pair]:
+    """Returns faults at thresholds behind other operators, in bodies, and of several elements."""
+    weights = np.random.default_rng(3).standard_normal((6, 5)).astype(f32)
+    edges = np.array([1, 20, 300, 400, 500, 600], f32)
+    moved = np.where(edges == 600, f32(601), edges)
+    scaled = _classifier(
+        "s", _ml_node("Scaler", ["x"], offset=[1.0, 2.0, 3.0], scale=[0.5, 2.0, 4.0])
+    )
+    columns = _classifier("s", helper.make_node("Concat", list("abc"), ["s"], axis=1), "abc")
+    branch = """m = ReduceMean <keepdims = 0> (x) c = Greater (m, k) y = If (c) <
+      then_branch = t () => (float[N,6] p) { p = %s },
+      else_branch = e () => (float[N,6] q) { q = Identity (x) }>"""
+    loop = """y = Loop (n, , x) <body = b (int64 i, bool on, float[N,6] s) => (bool go, float[N,6] r) {
+      go = Identity (on) t = Add (s, s) r = %s (t, k) }>"""
+    where = "c = Greater (x, k) y = Where (c, w, x)"
+    turn = "y = RotaryEmbedding (x, c, s, p)"
+    rotary = ("float[N,2,S,6] x, int64[N,S] p", "float[N,2,S,6] y")
+    return {
+        "bound: of each channel": _both(F, "bool[N,6] y", "y = Greater (x, k)", "y = Greater (x, k)",
+                                        {"k": moved}, k=edges),
+        "bound: edges of buckets": _both(
+            "float[N] x", "int64[N] y",
+            "u = Unsqueeze (x, e) c = Greater (u, k) d = Cast <to = 7> (c) "
+            "y = ReduceSum <keepdims = 0> (d, e)",
+            "u = Unsqueeze (x, e) c = GreaterOrEqual (u, k) d = Cast <to = 7> (c) "
+            "y = ReduceSum <keepdims = 0> (d, e)", k=edges, e=[1]),
+        "bound: behind a product": _both(F, "float[N,5] y", "a = MatMul (x, w) y = Min (a, k)",
+                                         "y = MatMul (x, w)", w=weights, k=f32(40)),
+        "bound: behind a square": _both(F, FY, "a = Mul (x, x) y = Min (a, k)", "y = Mul (x, x)",
+                                        k=f32(1e7)),
+        "bound: behind two factors": _both(
+            "int64[N,6] x, int64[N,6] z", IY, "a = Mul (x, z) y = Mod (a, k)", "y = Mul (x, z)",
+            k=i64(100)),
+        "bound: behind a norm": _both(F, "float[N,1] y", "a = ReduceL2 (x, e) y = Min (a, k)",
+                                      "y = ReduceL2 (x, e)", e=[1], k=f32(1e4)),
+        "bound: one large element": _both(
+            F, FY, "n = LayerNormalization (x, g) c = Greater (n, k) y = Where (c, k, n)",
+            "y = LayerNormalization (x, g)", g=np.ones(6, f32), k=f32(2.1)),
+        "bodies: a branch": _both(F, FY, branch % "Neg (x)", "y = Identity (x)", k=f32(50)),
+        "bodies: inside a branch": _both(F, FY, branch % "Clip (x, k, h)", branch % "Max (x, k)",
+                                         k=f32(-0.5), h=f32(33)),
+        "bodies: a Loop": _both(F, FY, loop % "Min", loop % "Sub", {"k": f32(0)}, n=i64(3),
+                                k=f32(500)),
+        "tree: behind a Scaler": (scaled([100.5, -40.25]), scaled([100.5, -40.75])),
+        "tree: of columns": (columns([100.5, -40.25]), columns([100.5, -40.75])),
+        "saturation: QLinearAdd": _both(
+            "uint8[N,6] x", "uint8[N,6] y", "y = com.microsoft.QLinearAdd (x, s, z, c, s, z, s, z)",
+            "a = com.microsoft.QLinearAdd (x, s, z, c, s, z, s, z) y = Min (a, m)", s=f32(0.1),
+            z=np.uint8(0), c=np.uint8(17), m=np.uint8(254)),
+        "wraps: uint8": _both("uint8[N,6] x", "int32[N,6] y", "a = Add (x, c) y = Cast <to = 6> (a)",
+                              "b = Cast <to = 6> (x) y = Add (b, d)", c=np.uint8(100),
+                              d=np.int32(100)),
+        "sizes: a total": _both("float[N,S] x", "float[N,S] y",
+                                "n = Size (x) c = Greater (n, k) y = Where (c, z, x)",
+                                "y = Identity (x)", k=i64(100), z=f32(0)),
+        "sizes: Trilu": _both("float[N,N] x", "float[N,N] y", "y = Trilu (x, k)",
+                              "y = Identity (x)", k=i64(-15)),
+        "sizes: padding": _both(
+            "float[N,S] x", "float[N,T] y", "s = Shape <start = 1, end = 2> (x) d = Sub (k, s) "
+            "m = Max (d, z) p = Concat <axis = 0> (o, m) y = Pad (x, p)",
+            "s = Shape <start = 1, end = 2> (x) m = Sub (k, s) "
+            "p = Concat <axis = 0> (o, m) y = Pad (x, p)", k=[20], z=[0], o=[0, 0, 0]),
+        "rows: RotaryEmbedding": _both(*rotary, turn, turn, {"c": _row(100, ROWS[:, :3])},
+                                       c=ROWS[:, :3].copy(), s=ROWS[:, 3:].copy()),
+        "weights: chosen by a Where": _both(F, FY, where, where, {"w": np.arange(1, 7).astype(f32)},
+                                            k=f32(1000), w=np.arange(6).astype(f32)),
+    }  # fmt: skip
+
+
+def _ml_node(op: str, inputs: list[str], **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, ["s"], domain="ai.onnx.ml", **attributes)
+
+
+def _classifier(of: str, before: onnx.NodeProto, inputs: str = "") -> Any:
+    """Returns a function that makes a classifier behind another node, by its two thresholds."""
+
+    def made(values: list[float]) -> onnx.ModelProto:
+        found = model("float[N,3] x", "y = Identity (x)", "int64[N] y, float[N,3] z")
+        node = helper.make_node(
+            "TreeEnsembleClassifier", [of], ["y", "z"], domain="ai.onnx.ml",
+            nodes_treeids=[0] * 5, nodes_nodeids=[*range(5)], nodes_featureids=[0, 1, 0, 0, 0],
+            nodes_values=[*values, 0.0, 0.0, 0.0],
+            nodes_modes=["BRANCH_LEQ", "BRANCH_GT", "LEAF", "LEAF", "LEAF"],
+            nodes_truenodeids=[1, 3, 0, 0, 0], nodes_falsenodeids=[2, 4, 0, 0, 0],
+            nodes_missing_value_tracks_true=[0] * 5, class_treeids=[0] * 3,
+            class_nodeids=[2, 3, 4], class_ids=[0, 1, 2], class_weights=[1.0, 1.0, 1.0],
+            classlabels_int64s=[5, 6, 7], post_transform="NONE",
+        )  # fmt: skip
+        del found.graph.node[:]
+        found.graph.node.extend([before, node])
+        if inputs:
+            del found.graph.input[:]
+            found.graph.input.extend(
+                helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", 1])
+                for name in inputs
+            )
+        return found
+
+    return made
+
+
 def legal() -> Iterator[tuple[str, Pair]]:
     """Yields equal pairs over the same operators, by name."""
-    for name, (a, _) in faults().items():
+    for name, (a, _) in {**faults(), **deeper()}.items():
         yield f"itself: {name}", (a, a)
     yield (
         "Clip as Max and Min",

@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from onnxgrad.verify import verify
-from tests.verify.coverage.planted import Pair, faults, legal
+from tests.verify.coverage.planted import Pair, deeper, faults, legal
 
-FAULTS, LEGAL = faults(), dict(legal())
+FAULTS, LEGAL = {**faults(), **deeper()}, dict(legal())
 KINDS = {name.partition(":")[0]: name for name in reversed(FAULTS)}  # the first of each
 QUICK = [name for name in LEGAL if not name.startswith("itself")]
 
@@ -22,7 +22,7 @@ def refuted_or_named(pair: Pair) -> bool:
 
 
 def test_there_are_many_kinds() -> None:
-    assert len(KINDS) >= 12 and len(FAULTS) > 45
+    assert len(KINDS) >= 12 and len(FAULTS) > 65
 
 
 @pytest.mark.parametrize("name", KINDS.values())
