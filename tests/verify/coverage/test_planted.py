@@ -42,9 +42,11 @@ def test_every_fault_is_refuted_or_named(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in FAULTS if not n.startswith("overflow")])
+@pytest.mark.parametrize("name", [n for n in FAULTS if not n.startswith(("overflow", "round"))])
 def test_every_fault_is_refuted_the_other_way_round(name: str) -> None:
-    """A model that overflows may be replaced by one that does not."""
+    """A model that overflows may be replaced by one that does not, and a Floor whose operand is
+    rounded differs from itself by a step.
+    """
     a, b = FAULTS[name]
     assert refuted_or_named((b, a))
 
