@@ -16,16 +16,25 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.verify.bounds import Bound, Bounds
 from onnxgrad.verify.compare import Difference, base_name
-from onnxgrad.verify.feeds.dims import required_inputs, shape_of, tensor_types
+from onnxgrad.verify.feeds.dims import (
+    evaluate,
+    required_inputs,
+    shape_of,
+    symbols_in,
+    tensor_types,
+)
 from onnxgrad.verify.output_dependencies import float_types
 from onnxgrad.verify.tolerance import Allowance, is_float
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.wording import did_you_mean, option
 
 
-def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Difference]:
+def interface_differences(
+    a: onnx.ModelProto, b: onnx.ModelProto, dims: Mapping[str, int] | None = None
+) -> list[Difference]:
     """Returns how the inputs and outputs of `b` differ from those of `a`: names, order, types,
-    missing defaults, and input sizes that became narrower.
+    missing defaults, and input sizes that became narrower. `dims`: the sizes at which the models
+    are compared; `b` may fix them.
 
     Symbols may be renamed, and the shape of an output may be refined, because its values are
     compared anyway.
@@ -42,7 +51,7 @@ def interface_differences(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Differ
             for v in required_inputs(b.graph)
             if v.name not in required
         ]
-        problems += [p for x, y in zip(taken, takes, strict=True) for p in _input(x, y)]
+        problems += [p for x, y in zip(taken, takes, strict=True) for p in _input(x, y, dims or {})]
         problems += [
             p
             for x, y in zip(a.graph.output, b.graph.output, strict=True)
@@ -81,7 +90,7 @@ def _type(what: str, a: onnx.TypeProto, b: onnx.TypeProto) -> list[str]:
     return []
 
 
-def _input(a: onnx.ValueInfoProto, b: onnx.ValueInfoProto) -> list[str]:
+def _input(a: onnx.ValueInfoProto, b: onnx.ValueInfoProto, dims: Mapping[str, int]) -> list[str]:
     problems = _type(f"input {a.name!r}", a.type, b.type)
     for x, y in zip(tensor_types(a.type), tensor_types(b.type), strict=False):
         before, after = shape_of(a.name, x), shape_of(b.name, y)
@@ -90,11 +99,20 @@ def _input(a: onnx.ValueInfoProto, b: onnx.ValueInfoProto) -> list[str]:
         narrower = (
             before is None
             or len(before) != len(after)
-            or any(isinstance(q, int) and p != q for p, q in zip(before, after, strict=True))
+            or any(
+                isinstance(q, int) and q not in (p, _at(p, dims))
+                for p, q in zip(before, after, strict=True)
+            )
         )
         if narrower:
             problems.append(f"input {a.name!r} took shape {before}, takes only {after}")
     return problems
+
+
+def _at(dim: int | str, dims: Mapping[str, int]) -> int | str:
+    """Returns the size of a dimension if `dims` determine it."""
+    known = isinstance(dim, str) and symbols_in(dim) <= dims.keys()
+    return evaluate(dim, dims) if known else dim
 
 
 _FLOATS = frozenset(

@@ -4,14 +4,19 @@ original's own noise.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, OnnxgradError
+from onnxgrad.ir import domains
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference
@@ -209,7 +214,65 @@ def onnxruntime_check(
     """
     agreeing = list(at_zero)
     why = calibrate(original, trials, settings, agreeing)
-    return held_against(candidate, trials, found, settings, demands, why, agreeing)
+    return held_against(candidate, trials, found, settings, demands, why, agreeing, original.proto)
+
+
+_NO_KERNEL = re.compile(r"Could not find an implementation for (\w+)\((\d+)\)")
+
+
+def without_kernel(reason: str, original: ModelProto | None) -> str:
+    """Returns a sentence for the operator of which onnxruntime has no kernel, with the newest opset
+    at which it has that of the original; an empty text for another reason.
+    """
+    found = _NO_KERNEL.search(reason)
+    if found is None:
+        return ""
+    name, opset = found[1], int(found[2])
+    lacks = f"onnxruntime {versions()['onnxruntime']} has no kernel of {name} of opset {opset}"
+    runs = domains.versions(original.opset_import).get("", 1) if original is not None else opset
+    try:
+        old = [onnx.defs.get_schema(name, v, "").since_version for v in (runs, opset - 1)]
+    except onnx.defs.SchemaError:
+        return lacks
+    if runs >= opset or old[0] != old[1]:
+        return lacks
+    return f"{lacks}; the newest opset at which {name} runs is {opset - 1}"
+
+
+def opened_as_written(
+    original: ProofModel,
+    candidate: ProofModel,
+    found: Found,
+    settings: Settings,
+    demands: Demands,
+) -> None:
+    """Opens the candidate as its file is, if the original opens. The proof itself opens models in
+    which draws replace random operators.
+    """
+    try:
+        settings.open(candidate.source, optimize=True)
+    except RunFailed as error:
+        if error.limit:
+            found.unproved.append(limit_reached(demands.of, error))
+            return
+        with contextlib.suppress(RunFailed):
+            settings.open(original.source, optimize=True)
+            _refused(f"{demands.of} does not load", error, found, original.proto)
+
+
+def _refused(what: str, error: RunFailed, found: Found, original: ModelProto | None) -> str:
+    """Adds that a candidate does not run. Returns the sentence of a missing kernel, with which
+    nothing is proved; otherwise the candidate is different.
+    """
+    lacks = without_kernel(error.reason, original)
+    if lacks:
+        found.unproved.append(f"{what}: {lacks}")
+        return lacks
+    reason = f"{what}: {error.reason}"
+    if error.stage == "killed":
+        reason += f"; this crash is a fault of onnxruntime {versions()['onnxruntime']}"
+    found.add("onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
+    return ""
 
 
 def held_against(
@@ -220,10 +283,11 @@ def held_against(
     demands: Demands,
     why: str = "",
     at_zero: Sequence[Trial] = (),
+    original: ModelProto | None = None,
 ) -> Leg:
     """Compares the candidate, with optimisations on and off, with the expected results of the
     trials. `why`: the reason why the original does not run with optimisations on; then the
-    candidate runs with them off only.
+    candidate runs with them off only. `original`: for the reasons of a candidate that does not run.
     """
     idle: list[bool] = []
     for optimize in (False,) if why else (True, False):
@@ -238,12 +302,9 @@ def held_against(
             if error.limit:
                 found.unproved.append(limit_reached(f"{demands.of} {how}", error))
                 continue
-            reason = f"{demands.of} does not run {how}: {error.reason}"
-            if error.stage == "killed":
-                reason += f"; this crash is a fault of onnxruntime {versions()['onnxruntime']}"
-            found.add(
-                "onnxruntime", [Difference("(model)", None, None, None, math.inf, 0.0, reason)]
-            )
+            lacks = _refused(f"{demands.of} does not run {how}", error, found, original)
+            if lacks:
+                return Leg("onnxruntime", False, lacks)
             continue
         idle.append(session.idle)
         if session.placement:
@@ -272,7 +333,8 @@ def _hold_at_zero(
     for trial in at_zero:
         symbols = [name for name, size in trial.case.dims.items() if size == 0]
         try:
-            got = demands.names.results(session.run(demands.names.feeds(trial.feeds)))
+            feeds = demands.names.feeds(trial.feeds)
+            got = demands.names.results(session.run(feeds, timeout=session.courtesy))
         except RunFailed as error:
             found.not_at_zero.update(dict.fromkeys(symbols, error.reason))
             continue
@@ -323,7 +385,7 @@ def _widened(trial: Trial, session: Session) -> bool:
     noise.
     """
     try:
-        again = session.run(trial.feeds)
+        again = session.run(trial.feeds, timeout=session.courtesy)
     except RunFailed:
         return False
     trial.widen(again)

@@ -128,7 +128,7 @@ class OriginalRuns:
         accepts the feeds.
         """
         if self.session is not None:
-            return self.session.run(feeds)
+            return self.session.run(feeds, timeout=self.session.courtesy)
         found = self.oracle.original(feeds) if self.oracle is not None else None
         if found is None:
             raise RunFailed(REFERENCE, self.oracle.why if self.oracle is not None else "")

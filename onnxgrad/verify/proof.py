@@ -51,6 +51,7 @@ from onnxgrad.verify.onnxruntime_check import (
     Settings,
     limit_reached,
     onnxruntime_check,
+    opened_as_written,
 )
 from onnxgrad.verify.original_runs import REFERENCE, Ahead, OriginalRuns
 from onnxgrad.verify.output_dependencies import new_weights
@@ -235,10 +236,13 @@ def _compared(
     names = interface_names(original.proto, request.names) if request.layers else request.names
     demands, seen = correspondence(original.proto, candidate.proto, names, request.bounds)
 
-    broken = interface_differences(original.proto, seen)
+    # a pass that fixes a size is wrong at every other
+    fixed = request.dims if request.weights == "auto" else None
+    broken = interface_differences(original.proto, seen, fixed)
     if broken:
         return _nothing_ran(request, start, "the interfaces differ", broken)
     draws = same_draws(original, candidate, demands.names.outputs)
+    given = original, candidate
     original, candidate = draws.original, draws.candidate
     exact = "float64" in request.legs
     computed = _recomputed(original, candidate, request.weights, demands) if exact else {}
@@ -274,6 +278,8 @@ def _compared(
         random=demands.random,
         at_ties=AT_TIES if request.by_regions else 1.0,  # values behind a tie are given
     )
+    if candidate is not given[1] and runs.session is not None:
+        opened_as_written(*given, found, request.settings, demands)
     report = _judged(search, request, demands, found, runs)
     if request.keep is not None:
         notes = keep_run(request.keep, search.trials[0], original.proto)

@@ -194,3 +194,18 @@ def test_numbers_declared_for_open_sizes_become_the_sizes() -> None:
 def test_a_declared_number_stays_unless_its_size_is_known_and_the_graph_changed(text: str) -> None:
     model = parse(text)
     assert list(apply(model, PASSES).after.graph.output) == list(model.graph.output)
+
+
+@pytest.mark.parametrize("name", ["N + M", "2*N", "N + 4"])
+def test_a_size_that_is_named_like_a_formula_is_a_symbol(name: str) -> None:
+    """onnx gives such a name no meaning: 3 was read from an input where 3 + 4 was computed."""
+    model = parse("""g (float[N] a, float[M] b, float[K] x, float[K] z) => (int64[1] y, int64[1] w) <int64[1] two = {2}> {
+        s = Shape (a) t = Shape (b) u = Shape (x) v = Shape (z) p = Add (s, t) q = Mul (s, two)
+        y = Concat <axis = 0> (p, q, u) w = Sub (u, v) }""")
+    for value in model.graph.input[2:]:
+        value.type.tensor_type.shape.dim[0].dim_param = name
+    made = apply(model, PASSES).after
+    feeds = {n: np.zeros(size, np.float32) for n, size in (("a", 3), ("b", 4), ("x", 5), ("z", 5))}
+    assert run(model, feeds)["y"].tolist() == run(made, feeds)["y"].tolist() == [7, 6, 5]
+    # inputs with the same name have the same size
+    assert [n.op_type for n in made.graph.node].count("Shape") == 3

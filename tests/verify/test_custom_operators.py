@@ -15,6 +15,7 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.custom_operators.boundaries import around, unknown_operators
+from onnxgrad.verify.custom_operators.result_types import result_types
 from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.reference.user_operators import NOT_KNOWN
 from tests.helpers import MODELS_DIR, parse
@@ -337,3 +338,26 @@ def test_the_operators_of_onnx_are_never_suspects() -> None:
     )
     named = CannotRun(f"acme:Mystery(-1) {NOT_KNOWN}")
     assert unknown_operators(parse(text), named) is not None
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_sizes_that_are_declared_under_new_names_are_those_of_the_operand(last: bool) -> None:
+    """Each was drawn by itself, and a Conv of pictures of 224 by 64 by 8 took all memory."""
+    model = parse(f"""<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+      g (float[1,3,16,16] x) => (float[a,b,c,d] y) <float[a,b,c,d] q, float[e,f,g,h] v> {{
+        q = my.Quant (x) v = my.Quant (w) c = Conv <pads = [1,1,1,1]> (q, v) r = Relu (c)
+        {"y = my.Quant (r)" if last else "y = Relu (r)"} }}""")
+    w = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    types = result_types(model, [n for n in model.graph.node if n.domain], model)
+    sizes = {n: [d.dim_value for d in t.tensor_type.shape.dim] for n, t in types.items()}
+    assert sizes["q"] == [1, 3, 16, 16] and sizes["v"] == [4, 3, 3, 3]
+    assert verify(model, model)
+
+
+def test_sizes_of_the_inputs_stay_open_behind_a_custom_operator() -> None:
+    model = parse("""<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+      g (float[N,3] x) => (float[N,7] y) <float[N,7] q> { q = my.Map (x) y = Relu (q) }""")
+    (node,) = (n for n in model.graph.node if n.domain)
+    dims = result_types(model, [node], model)["q"].tensor_type.shape.dim
+    assert [d.dim_param or d.dim_value for d in dims] == ["N", 7]

@@ -240,3 +240,13 @@ def test_the_interface_in_the_first_ones_words() -> None:
     assert asked.names.feeds({"x": None, "ids": None}).keys() == {"pixels", "ids"}
     assert asked.names.results({"linear": None, "best": None}).keys() == {"logits", "best"}
     assert [v.name for v in b.graph.output] == ["best", "linear"]
+
+
+def test_a_model_of_fixed_sizes_is_compared_at_these_sizes() -> None:
+    text = "g (float[{}, 2] x) => (float[{}, 2] y) {{ y = Neg (x) }}"
+    dynamic, fixed = (parse(text.format(size, size)) for size in ("N", "3"))
+    assert verify(dynamic, fixed, dims={"N": 3}).verdict == "equal"
+    for dims in (None, {"N": 4}):
+        assert "takes only [3, 2]" in str(verify(dynamic, fixed, dims=dims))
+    # a rewrite must keep open sizes open, even if its proof has one size only
+    assert not verify(dynamic, fixed, dims={"N": 3}, weights="same").ok

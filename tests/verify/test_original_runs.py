@@ -147,3 +147,16 @@ def test_one_core_random_operators_and_large_models_wait(monkeypatch: pytest.Mon
     assert not original_runs.may_run_ahead(parse(ADD), 3 << 30)
     monkeypatch.setattr(original_runs, "cores", lambda: 1)
     assert not original_runs.may_run_ahead(parse(ADD), 100)
+
+
+def test_a_loop_that_never_ends_on_an_empty_tensor_is_cut_and_listed() -> None:
+    """Its run at size 0 took all of the time limit, and nothing was proved."""
+    model = parse("""g (float[K] x) => (float[K] y) {
+      ten = Constant <value_float = 10.0> () one = Constant <value_float = 1.0> ()
+      s0 = ReduceSum <keepdims = 0> (x) c0 = Less (s0, ten)
+      y = Loop (, c0, x) <body = b (int64 i, bool c, float[K] h) => (bool d, float[K] o) {
+        o = Add (h, one) s = ReduceSum <keepdims = 0> (o) d = Less (s, ten) }> }""")
+    report = verify(model, model, timeout=100)
+    assert report.verdict == "equal" and report.seconds < 60
+    (sizes,) = report.coverage.sizes
+    assert sizes.symbol == "K" and 0 not in sizes.ran and "no answer within" in sizes.empty

@@ -246,3 +246,21 @@ def test_multinomial_draws_classes_as_often_as_their_logits_say() -> None:
     feeds = {"x": np.log(np.tile(np.float32([0.25, 0.75]), (50, 1)))}
     found = np.asarray(reference(same_draws(model, model).original.proto, feeds)["y"])
     assert set(np.unique(found)) == {0, 1} and found.mean() == pytest.approx(0.75, abs=0.02)
+
+
+@pytest.mark.parametrize("node", ["RandomNormalLike (x)", "RandomUniform <shape = [2, 4]> ()"])
+def test_a_file_that_does_not_open_is_not_proved_by_its_draws(node: str) -> None:
+    """The proof replaces both random nodes, and each model then opens."""
+    text = f"g (float[2,4] x) => (float[2,4] y) {{ r = {node} y = Add (r, x) }}"
+    old, new = parse(text, opset=17), parse(text, opset=22)
+    report = verify(old, new)
+    name = node.split()[0]
+    assert report.verdict == "not proved" and f"has no kernel of {name} of opset 22" in str(report)
+    assert f"the newest opset at which {name} runs is 21" in report.summary
+    assert verify(old, parse(text, opset=21))
+
+
+def test_a_file_that_does_not_load_beside_its_draws_is_different() -> None:
+    text = "g (float[4] x) => (float[4] y) {{ r = RandomNormalLike (x) {} y = Add (z, x) }}"
+    report = verify(parse(text.format("z = Neg (r)")), parse(text.format("z = Foo (r)")))
+    assert report.verdict == "different" and "does not load" in report.summary

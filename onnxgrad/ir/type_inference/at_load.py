@@ -234,18 +234,22 @@ def annotate(program: Program) -> None:
 
 
 def _name_sizes(inputs: Iterable[Var], taken: Set[str]) -> None:
-    """Names each unnamed size of an input as the options of the command line do: `x.0`."""
+    """Names each unnamed size of an input as the options of the command line do: `x.0`. A size that
+    the file names like a formula ("N+M") is a symbol as well: no input has to obey the formula.
+    """
+    named: dict[Dim, str] = {}
     for v in inputs:
-        if v.shape is None or None not in v.shape:
+        if v.shape is None:
             continue
         names = [f"{v.name}.{axis}" for axis in range(len(v.shape))]
-        v.type = TensorType(
-            v.dtype,
-            tuple(
-                (n if n not in taken and is_name(n) else None) if d is None else d
-                for n, d in zip(names, v.shape, strict=True)
-            ),
-        )
+        shape = list(v.shape)
+        for axis, (n, d) in enumerate(zip(names, v.shape, strict=True)):
+            if isinstance(d, int) or is_name(d):
+                continue
+            new = n if n not in taken and is_name(n) else None
+            shape[axis] = new if d is None or new is None else named.setdefault(d, new)
+        if shape != list(v.shape):
+            v.type = TensorType(v.dtype, tuple(shape))
 
 
 # ---- from protobuf to Vars -----------------------------------------------------------------------

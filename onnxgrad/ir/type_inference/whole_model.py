@@ -18,7 +18,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.preflight.model import inlined_nodes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference import misinferred
-from onnxgrad.ir.types import type_to_proto
+from onnxgrad.ir.types import type_from_proto, type_to_proto
 
 # larger tensors take part in inference by type only
 _DATA_BYTES = 1 << 12
@@ -83,7 +83,8 @@ def _light_copy(program: Program) -> ModelProto:
     graph.input.extend(source.input)
     named = {v.name: v.type for v in program.main.inputs if v.shape is not None}
     for value in graph.input:
-        if not all(d.WhichOneof("value") for d in value.type.tensor_type.shape.dim):
+        # unnamed sizes, and those named like formulas, have names of ours
+        if named.get(value.name) not in (None, type_from_proto(value.type)):
             value.type.CopyFrom(type_to_proto(named.get(value.name)))
     graph.sparse_initializer.extend(source.sparse_initializer)
     # a default that a caller may override fixes no shape

@@ -253,7 +253,7 @@ class Search(Cases):
             feeds = self._feeds(plan, self.seeds[0])
             try:
                 if self.session is not None:
-                    self.session.run(feeds)
+                    self.session.run(feeds, timeout=self.session.courtesy)
             except RunFailed as error:
                 self._not_at[symbol] = {2: f"does not run in onnxruntime: {error.reason}"}
                 continue
@@ -277,7 +277,7 @@ class Search(Cases):
             plan = {**self._plan, **dict.fromkeys(symbols, 0)}
             try:
                 feeds = self._feeds(plan, self.seeds[0])
-                results = self.session.run(feeds)
+                results = self.session.run(feeds, timeout=self.session.courtesy)
                 case, excuse = Case(plan, self.seeds[0]), self.trials[0].excuse
                 self.at_zero.append(Trial(case, feeds, results, excuse=excuse))
             except RunFailed as error:

@@ -13,6 +13,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.protobufs import copy_of, keep, scheduled
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.verify.changed_region import reads
+from onnxgrad.verify.feeds.dims import roles
 
 _FOLLOWED = 8  # values of the same type after a result that are searched for its type
 
@@ -30,8 +31,9 @@ def result_types(
     model: ModelProto, nodes: Sequence[NodeProto], other: ModelProto
 ) -> dict[str, TypeProto]:
     """Returns the type of each custom result: the declared type, or else the type of an operand
-    with an element type that the result's readers accept. The proof uses values of these types. A
-    wrong guess does not run, so it proves nothing.
+    with an element type that the result's readers accept. Sizes that are declared under names that
+    no input has are those of an operand of that rank, if there is one. The proof uses values of
+    these types. A wrong guess does not run, so it proves nothing.
     """
     found = {
         v.name: v.type
@@ -39,6 +41,24 @@ def result_types(
         for v in (*m.graph.value_info, *m.graph.output)
         if v.type.WhichOneof("value")
     }
+    made = {name for n in nodes for name in n.output if name in found}
+    symbols = roles(model.graph).keys()
+    opened = {name: found.pop(name) for name in made if not _is_known(found[name], symbols)}
+    while opened:
+        types = _inferred(model, found, nodes, between=False) | found
+        closed = {
+            name: kind
+            for n in nodes
+            for name in n.output
+            if name in opened
+            for kind in [_sized(opened[name], [types[i] for i in operands(n) if i in types])]
+            if _is_known(kind, symbols)
+        }
+        if not closed:
+            break
+        found |= closed
+        opened = {name: kind for name, kind in opened.items() if name not in closed}
+    found |= opened
     while left := [n for n in nodes if any(name and name not in found for name in n.output)]:
         guessed: dict[str, TypeProto] = {}
         for between in (False, True):
@@ -104,6 +124,31 @@ def _inferred(
 def _is_sized(kind: TypeProto) -> bool:
     shape = kind.tensor_type.shape
     return kind.tensor_type.HasField("shape") and all(d.WhichOneof("value") for d in shape.dim)
+
+
+def _is_known(kind: TypeProto, symbols: Collection[str]) -> bool:
+    """True if every size is a number, or a symbol that an input has."""
+    return kind.tensor_type.HasField("shape") and all(
+        d.HasField("dim_value") or d.dim_param in symbols for d in kind.tensor_type.shape.dim
+    )
+
+
+def _sized(kind: TypeProto, operands: Iterable[TypeProto]) -> TypeProto:
+    """Returns a declared type with the shape of the first operand that it does not contradict."""
+    sizes = kind.tensor_type.shape.dim
+    for operand in operands:
+        theirs = operand.tensor_type.shape.dim
+        if (
+            operand.tensor_type.HasField("shape")
+            and len(sizes) == len(theirs)
+            and all(
+                d.dim_value == e.dim_value for d, e in zip(sizes, theirs) if d.HasField("dim_value")
+            )
+        ):
+            found = copy_of(kind)
+            found.tensor_type.shape.CopyFrom(operand.tensor_type.shape)
+            return found
+    return kind
 
 
 def _as_read(model: ModelProto, name: str, operands: Sequence[TypeProto]) -> TypeProto | None:

@@ -144,6 +144,16 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
     raise InputError(f"cannot evaluate the dimension {ast.unparse(node)!r}")
 
 
+def named_dims(graph: onnx.GraphProto) -> list[str]:
+    """Returns the symbols and formulas in the shapes of the inputs, as they are written."""
+    shapes = (
+        shape_of(value.name, kind) or []
+        for value in required_inputs(graph)
+        for kind in tensor_types(value.type)
+    )
+    return [*dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str))]
+
+
 def roles(graph: onnx.GraphProto) -> dict[str, str]:
     """Returns the role of each symbol (batch, length or spatial), by its first position and its
     name.

@@ -19,7 +19,14 @@ from onnx import ModelProto
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.protobufs import model_nodes, weight_elements
 from onnxgrad.verify.compare import has_finite
-from onnxgrad.verify.feeds.dims import dim_plans, required_inputs, roles
+from onnxgrad.verify.feeds.dims import (
+    dim_plans,
+    evaluate,
+    named_dims,
+    required_inputs,
+    roles,
+    symbols_in,
+)
 from onnxgrad.verify.feeds.edge_cases import variants
 from onnxgrad.verify.feeds.generate import Feeder, bound_by
 from onnxgrad.verify.feeds.input_files import load_inputs
@@ -113,6 +120,7 @@ def choose_cases(
     if not edges:
         return pick.usual([*earlier, (plan, seed)])
     more = pick.more(plans[0], seeds) if len(seeds) > 1 and jumps(model) else []
+    more += pick.named_like_formulas(plans[0], seeds[0])
     if earlier and pick.roomy(plan, seed):
         last = pick.edge(plan, seed)
         if last and _alive(last[-1].results):
@@ -172,6 +180,17 @@ class _Picker:
         for seed in range(max(seeds) + 1, max(seeds) + 1 + _MORE_SEEDS):
             found += [*self.usual([(plan, seed)]), *self.edge(plan, seed)[:1]]
         return found
+
+    def named_like_formulas(self, plan: dict[str, int], seed: int) -> list[Chosen]:
+        """Returns a case in which each size with a name such as "N+M" is another than the formula
+        says, because no input has to obey it; none if the original refuses.
+        """
+        formulas = {
+            dim: evaluate(dim, plan) + 1 + i
+            for i, dim in enumerate(named_dims(self.feeder.model.graph))
+            if symbols_in(dim) != {dim}
+        }
+        return self.usual([({**plan, **formulas}, seed)]) if formulas else []
 
     def roomy(self, plan: dict[str, int], seed: int) -> bool:
         """True if every input has room for zeros, ties and other values at this plan."""

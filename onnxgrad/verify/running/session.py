@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -117,6 +118,9 @@ def _plain_words(message: str) -> str:
     return _CLUTTER.sub("", message[:_MOST_CHARACTERS])[:400]
 
 
+_COURTESY_SECONDS, _COURTESY_FACTOR = 2.0, 10.0
+
+
 @dataclass(frozen=True)
 class Argument:
     """An input or output as onnxruntime describes it: a type such as 'tensor(float)', and a shape
@@ -144,6 +148,14 @@ class Session:
     known: dict[object, tuple[Feeds, dict[str, Value]]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _seconds: list[float] = field(default_factory=list, repr=False, compare=False)  # of runs
+
+    @property
+    def courtesy(self) -> float:
+        """The time limit, in seconds, of a run that proves nothing if it is cut: ten times the
+        longest run so far, and at least two seconds.
+        """
+        return max(_COURTESY_SECONDS, _COURTESY_FACTOR * max(self._seconds, default=SECONDS))
 
     @property
     def idle(self) -> bool:
@@ -170,7 +182,10 @@ class Session:
                 f"input {missing[0]!r} has no value; set it with {input_option(missing[0])}"
             )
         wanted = None if outputs is None else list(outputs)
-        return cast("dict[str, Value]", self._ask(timeout, "run", _all_plain(feeds), wanted))
+        start = time.monotonic()
+        found = self._ask(timeout, "run", _all_plain(feeds), wanted)
+        self._seconds.append(time.monotonic() - start)
+        return cast("dict[str, Value]", found)
 
     def time(
         self, feeds: Feeds, count: int, *, timeout: float = SECONDS
@@ -205,12 +220,14 @@ class Session:
         return max(peak - before, 0) if peak else None
 
     def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """Sends a request about this session. The child opens the session first if necessary."""
+        """Sends a request about this session. The child opens the session first if necessary;
+        `timeout` does not count that.
+        """
         with _held(self.provider) as child:
-            if not _ask(child, timeout, "load", "has", self._key):
+            if not _ask(child, SECONDS, "load", "has", self._key):
                 _ask(
                     child,
-                    timeout,
+                    SECONDS,
                     "load",
                     "open",
                     self._key,

@@ -70,3 +70,19 @@ def test_inputs_that_would_be_passed_over_are_refused(inputs: Any, words: str) -
 def test_inputs_are_one_set_or_several() -> None:
     for inputs, count in ((_X, 1), ([_X], 1), ((_X, _X), 2)):
         assert len(choose_cases(MODEL, inputs, None, (0,), lambda feeds: {})) == count
+
+
+def test_a_size_that_is_named_like_a_formula_need_not_obey_it() -> None:
+    model = parse("g (float[N] a, float[M] b, float[K] x) => (float[K] y) { y = Neg (x) }")
+    model.graph.input[2].type.tensor_type.shape.dim[0].dim_param = "N+M"
+    cases = choose_cases(model, None, None, (0,), lambda feeds: feeds)
+    sizes = {(len(c.feeds["a"]) + len(c.feeds["b"]), len(c.feeds["x"])) for c in cases}
+    assert any(a == b for a, b in sizes) and any(a != b for a, b in sizes)
+
+    def strict(feeds: Any) -> Any:
+        if len(feeds["a"]) + len(feeds["b"]) != len(feeds["x"]):
+            raise RunFailed("run", "another size")
+        return feeds
+
+    cases = choose_cases(model, None, None, (0,), strict)
+    assert cases and all("N+M" not in c.case.dims for c in cases)

@@ -523,3 +523,12 @@ def test_a_process_does_not_die_of_a_warning():
     assert last_words("\x1b[1;31m2026-11-23 [E:onnxruntime:, x.cc:3] no\x1b[m") == (
         "2026-11-23 [E:onnxruntime:, x.cc:3] no"
     )
+
+
+def test_a_run_of_courtesy_has_ten_times_the_longest_run() -> None:
+    session = open_session(parse("g (float[2] x) => (float[2] y) { y = Neg (x) }"))
+    assert session.courtesy > 300  # no run is known
+    session.run({"x": np.zeros(2, np.float32)})
+    assert session.courtesy == 2.0
+    session._seconds.append(3.0)
+    assert session.courtesy == 30.0
