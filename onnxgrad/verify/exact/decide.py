@@ -9,13 +9,13 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, inliner, numpy_helper
+from onnx import ModelProto, TensorProto, inliner, numpy_helper
 
 from onnxgrad.verify.exact.cuts import Cuts
 from onnxgrad.verify.exact.evaluate import Inputs, Stopped, evaluate, sides_inputs
 from onnxgrad.verify.exact.field import Array, Field, Undecided, ZeroDivisor
 from onnxgrad.verify.exact.rational import Rationals
-from onnxgrad.verify.exact.side import Side
+from onnxgrad.verify.exact.side import Side, symbol_of
 from onnxgrad.verify.exact.sizes import SIZES, plans
 from onnxgrad.verify.exact.values import Known, Num, Value
 from onnxgrad.verify.exact.weights import rounding
@@ -70,13 +70,29 @@ def decide(window: Window, *, seed: int = 0, seconds: float = 20.0) -> Decision:
     try:
         plain = _inlined(window)
         found = _Decider(plain, seed, deadline).decision()
-        if found or not window.witnesses:
-            return found
-        return _with_witnesses(plain, seed, deadline, found)
+        if window.witnesses and not found:
+            found = _with_witnesses(plain, seed, deadline, found)
+        return found if found else _with_symbols(plain, seed, deadline, found)
     except Undecided as error:
         return Decision("sampled", stopped_by=str(error))
     except MemoryError:
         return Decision("sampled", stopped_by="exact evaluation needs more memory")
+
+
+def _with_symbols(window: Window, seed: int, deadline: float, first: Decision) -> Decision:
+    """Returns the decision about a window in which constants next to a root stand for it. `first`:
+    that about the constants as they are stored.
+    """
+    if not any(symbol_of(t) for m in (window.old, window.new) for t in _small_constants(m)):
+        return first
+    decider = _Decider(window, seed, deadline, symbols=True)
+    try:
+        found = decider.decision()
+    except Undecided:
+        return first
+    if not found or not decider.rounded:
+        return first
+    return replace(found, verdict="rounded", rounded=tuple(decider.rounded))
 
 
 def _with_witnesses(window: Window, seed: int, deadline: float, first: Decision) -> Decision:
@@ -108,6 +124,8 @@ class _Decider:
     seed: int
     deadline: float
     overrides: dict[str, ModelProto] = field(default_factory=dict)
+    symbols: bool = False
+    rounded: dict[str, None] = field(default_factory=dict)
 
     def decision(self) -> Decision:
         """Returns the decision: in a field, and in rationals where order matters."""
@@ -249,7 +267,10 @@ class _Decider:
         has_exp = any(
             n.op_type == "Exp" for m in (self.window.old, self.window.new) for n in m.graph.node
         )
-        old, new = Side(ring, has_exp=has_exp), Side(ring, has_exp=has_exp)
+        old, new = (
+            Side(ring, has_exp=has_exp, symbols=self.symbols, rounded=self.rounded)
+            for _ in range(2)
+        )
         names_old = {i.name for i in sides_inputs(self.window.old)}
         names_new = {i.name for i in sides_inputs(self.window.new)}
         expected = evaluate(
@@ -369,12 +390,21 @@ def _set_of(arrays: Sequence[Array]) -> set[Any]:
     return {v for a in arrays for v in a.tolist()}
 
 
+def _small_constants(model: ModelProto) -> list[TensorProto]:
+    tensors = [t for t in model.graph.initializer if np.prod(t.dims) <= 64]
+    for n in model.graph.node:
+        for a in n.attribute:
+            if a.HasField("t"):
+                tensors.append(a.t)
+            elif n.op_type == "Constant" and a.name == "value_float":
+                tensors.append(numpy_helper.from_array(np.array(a.f, np.float32)))
+    return tensors
+
+
 def _constants(model: ModelProto) -> list[Fraction]:
     """Returns the finite numbers of small constants, at which a graph may change its course."""
-    tensors = [t for t in model.graph.initializer if np.prod(t.dims) <= 64]
-    tensors += [a.t for n in model.graph.node for a in n.attribute if a.HasField("t")]
     found: dict[Fraction, None] = {}
-    for t in tensors:
+    for t in _small_constants(model):
         array = numpy_helper.to_array(t)
         if array.dtype.kind in "OUS":
             continue

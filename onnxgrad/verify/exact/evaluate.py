@@ -318,11 +318,11 @@ def _result_types(
 
 def _constant(side: Side, node: NodeProto, a: Attributes) -> Value:
     if "value" in a:
-        return side.tensor(a["value"])
+        return side.tensor(a["value"], node.output[0])
     kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
              "value_ints": np.int64}  # fmt: skip
     for name, dtype in kinds.items():
         if name in a:
-            array = np.array(a[name], dtype)
-            return side.stored(array, helper.np_dtype_to_tensor_dtype(array.dtype))
+            tensor = onnx.numpy_helper.from_array(np.array(a[name], dtype), node.output[0])
+            return side.tensor(tensor)
     raise Undecided("a constant of this kind")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -16,6 +17,11 @@ from onnxgrad.verify.exact.rational import Rationals
 from onnxgrad.verify.exact.values import BITS, BOOL, Known, Num, Value
 
 Attributes: TypeAlias = dict[str, Any]
+# numbers that formulas mean where a file has the nearest float
+SYMBOLS = {
+    "sqrt(2)": math.sqrt(2), "sqrt(1/2)": math.sqrt(0.5), "sqrt(2/pi)": math.sqrt(2 / math.pi),
+    "sqrt(pi)": math.sqrt(math.pi), "sqrt(1/pi)": math.sqrt(1 / math.pi), "0.044715": 0.044715,
+}  # fmt: skip
 
 
 @dataclass
@@ -29,6 +35,8 @@ class Side:
     ring: Field | Rationals
     opset: int = 0
     has_exp: bool = True  # whether Sigmoid is a formula of Exp
+    symbols: bool = False  # whether a constant next to a number of SYMBOLS is that number
+    rounded: dict[str, None] = field(default_factory=dict)  # the names of these constants
     calls: set[tuple[str, bytes]] = field(default_factory=set)
     tables: set[bytes] = field(default_factory=set)
     functions: dict[str, None] = field(default_factory=dict)
@@ -124,9 +132,31 @@ class Side:
         raw = np.array(float(value)) if Fraction(float(value)) == value else None
         return Num(self._quotient(top, bottom), dtype, 1, raw=raw)
 
-    def tensor(self, tensor: TensorProto) -> Value:
+    def symbol(self, name: str, dtype: int) -> Num:
+        """Returns a number that no float is, by name, with its law: a root modulo each prime, a
+        rational, or a symbol without a law.
+        """
+        if name[0].isdigit() and name.replace(".", "").isdigit():
+            return self.constant(Fraction(name), dtype)
+        top, _, bottom = name.removeprefix("sqrt(").rstrip(")").partition("/")
+        if not name.startswith("sqrt("):
+            return self.call(name, dtype=dtype)
+        factors = [self._root(top, dtype), self._root(bottom or "1", dtype)]
+        return self.div(*factors)
+
+    def _root(self, name: str, dtype: int) -> Num:
+        if name == "1":
+            return self.constant(1, dtype)
+        root = self.ring.root(int(name)) if name.isdigit() else None
+        return self.call(f"sqrt({name})", dtype=dtype) if root is None else Num(root, dtype)
+
+    def tensor(self, tensor: TensorProto, name: str = "") -> Value:
         """Returns a constant of the file."""
         array = numpy_helper.to_array(tensor)
+        symbol = symbol_of(tensor) if self.symbols else ""
+        if symbol:
+            self.rounded.setdefault(name or tensor.name)
+            return self.symbol(symbol, tensor.data_type).map(lambda v: v.reshape(array.shape))
         return self.stored(array, tensor.data_type)
 
     def stored(self, array: Array, dtype: int) -> Value:
@@ -230,6 +260,15 @@ def _scalar(side: Side, operand: Value) -> Num:
     flat = replace(x.map(lambda a: a.reshape(-1)), raw=None)
     return replace(flat, parts=tuple(
         p.reshape(()) for p in side.ring.digest(flat.parts, (0,))))  # fmt: skip
+
+
+def symbol_of(tensor: TensorProto) -> str:
+    """Returns the number of SYMBOLS that a constant is nearest to in its dtype, or ""."""
+    if tensor.data_type not in BITS or math.prod(tensor.dims) != 1:
+        return ""
+    array = numpy_helper.to_array(tensor)
+    near = (s for s, v in SYMBOLS.items() if np.all(array == np.asarray(v).astype(array.dtype)))
+    return next(near, "")
 
 
 def function_name(node: NodeProto, attributes: Attributes, dtype: int) -> str:

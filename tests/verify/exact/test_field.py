@@ -11,8 +11,8 @@ from onnxgrad.verify.exact.field import Field, ZeroDivisor
 
 
 def test_primes_are_random_and_never_mersenne() -> None:
-    drawn = [p for seed in range(40) for p in Field(seed).primes]
-    assert len(set(drawn)) == len(drawn) == 160
+    drawn = [p for seed in range(8) for p in Field(seed).primes]
+    assert len(set(drawn)) == len(drawn) == 32
     for p in drawn:
         assert 2**30 < p < 2**31 - 1 and p & (p + 1)
         assert all(p % q for q in range(3, 200, 2))

@@ -69,3 +69,22 @@ def test_equal_bytes_need_no_witness() -> None:
     made.old.graph.initializer.append(numpy_helper.from_array(W.T.copy(), "w"))
     made.new.graph.initializer.append(numpy_helper.from_array(W, "v"))
     assert decide(made).verdict == "exact"
+
+
+ROOTS = [
+    ("{ y = Gelu(x) }",
+     "<float[1] r = {1.4142135381698608398}, float[1] o = {1}, float[1] h = {0.5}>"
+     "{ d = Div(x, r) e = Erf(d) f = Add(e, o) m = Mul(x, f) y = Mul(m, h) }", ("r",)),
+    ('{ y = Gelu<approximate = "tanh">(x) }',
+     "<float[1] s = {0.79788458347320556641}, float[1] c = {0.044714998453855514526}, float[1] o = {1}, "
+     "float[1] h = {0.5}> { a = Mul(x, x) b = Mul(a, x) d = Mul(b, c) e = Add(x, d) f = Mul(e, s) "
+     "t = Tanh(f) u = Add(t, o) m = Mul(x, u) y = Mul(m, h) }", ("s", "c")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "names"), ROOTS, ids=["erf", "tanh"])
+def test_constants_next_to_roots(old: str, new: str, names: tuple[str, ...]) -> None:
+    assert verdict(decide(window(old, new, opset=20))) == ("rounded", names)
+    for wrong in (new.replace("1.41421353", "1.41421365"), new.replace("0.044714998", "0.0447151")):
+        if wrong != new:
+            assert not decide(window(old, wrong, opset=20))

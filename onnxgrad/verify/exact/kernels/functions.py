@@ -92,37 +92,13 @@ def smooth(side: Side, node: NodeProto, o: Operands, a: Attributes) -> list[Valu
         size = side.lift(select(side, larger(side, x), x, side.neg(x)))
         return [side.div(x, side.add(size, constant(1)))]
     if a.get("approximate", "none") == "tanh":
-        cube = side.mul(side.power(x, 3), constant(Fraction(44715, 10**6)))
-        inner = side.mul(side.add(x, cube), irrational(side, "sqrt(2/pi)", x.dtype))
+        cube = side.mul(side.power(x, 3), side.symbol("0.044715", x.dtype))
+        inner = side.mul(side.add(x, cube), side.symbol("sqrt(2/pi)", x.dtype))
         bell = odd_or_even(side, "Tanh", inner)
     else:
-        bell = odd_or_even(side, "Erf", side.mul(x, irrational(side, "sqrt(1/2)", x.dtype)))
+        bell = odd_or_even(side, "Erf", side.mul(x, side.symbol("sqrt(1/2)", x.dtype)))
     half = side.mul(x, constant(Fraction(1, 2)))
     return [side.mul(half, side.add(bell, constant(1)))]
-
-
-def irrational(side: Side, name: str, dtype: int) -> Num:
-    """Returns the symbol of a constant: a root modulo each prime, or a symbol without a law."""
-    two = side.ring.root(2)
-    if two is None:
-        return side.call(name, dtype=dtype)
-    root = Num(two, dtype)  # sqrt(2)
-    half = side.mul(root, side.constant(Fraction(1, 2), dtype))
-    if name == "sqrt(2)":
-        return root
-    if name == "sqrt(1/2)":
-        return half
-    pi = side.call("sqrt(pi)", dtype=dtype)
-    inverse = side.inverse(pi)
-    named = {
-        "pi": lambda: side.mul(pi, pi), "1/pi": lambda: side.mul(inverse, inverse),
-        "sqrt(pi)": lambda: pi, "2/sqrt(pi)": lambda: side.add(inverse, inverse),
-        "sqrt(2/pi)": lambda: side.mul(root, inverse),
-        "1/sqrt(2*pi)": lambda: side.mul(half, inverse),
-        "ln(2)": lambda: side.call("ln(2)", dtype=dtype),
-        "1/ln(2)": lambda: side.inverse(side.call("ln(2)", dtype=dtype)),
-    }  # fmt: skip
-    return named[name]()
 
 
 @kernel("Ceil", "Floor", "Round")
