@@ -41,8 +41,8 @@ from onnxgrad.verify.reference.evaluate import Reference  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 from scripts.sweep_quantized import quantised  # noqa: E402
 
-_TEN = ("bert_script", "clip", "googlenet", "inception_v3", "lstm_script", "lstmcell", "resnet18",
-        "vit", "whisper", "yolox_script")  # fmt: skip
+_TEN = ("bert_script", "clip", "googlenet", "inception_v3", "densenet121", "lstmcell", "resnet18",
+        "vit", "whisper", "bert")  # fmt: skip
 # model, kind, factor of its weights, options of optimize
 FILES: dict[str, tuple[str, str, float, dict[str, Any]]] = {
     "int8 T5": ("t5", "dynamic", 2.0, {}),
