@@ -220,11 +220,11 @@ class Session:
         return max(peak - before, 0) if peak else None
 
     def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """Sends a request about this session. The child opens the session first if necessary;
-        `timeout` does not count that.
+        """Sends a request about this session. The child opens it first if necessary, for which it has
+        more time.
         """
         with _held(self.provider) as child:
-            if not _ask(child, SECONDS, "load", "has", self._key):
+            if not _ask(child, timeout, "load", "has", self._key):
                 _ask(
                     child,
                     SECONDS,
