@@ -1,6 +1,6 @@
 """Decides every built-in law on random models that its pattern matches.
 
-    python scripts/sweep_exact.py --models 6 --seed 0 > scripts/results/exact_laws.md
+    python scripts/sweep_exact.py --models 4 --minutes 0.75 > scripts/results/exact_laws.md
 
 Each model is that of scripts/sweep_laws.py with the same seed and number. A law is exact if exact
 evaluation decides every model that the law rewrites; else the table names what stopped it first.
