@@ -12,6 +12,7 @@ because every step shows the mean of both slopes there. A value that is off gets
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from abc import ABC, abstractmethod
@@ -46,8 +47,9 @@ from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files, opened
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.verify.coverage.counters import BRANCHES
-from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of
+from onnxgrad.verify.feeds.edge_cases import Variation
+from onnxgrad.verify.feeds.generate import Feeder, bound_by, feeds_for
+from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of, small
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
@@ -173,6 +175,14 @@ class Check(ABC):
         for zeros in [] if how.inputs else feeds_with_zeros(source, feeds, how.seed, self.files):
             again = self.at(zeros, given=True)
             checks = [max(pair, key=_further) for pair in zip(checks, again, strict=True)]
+        for wide in [] if how.inputs or not small(source) else _wider(source, feeds, how.seed):
+            # the model need not run, nor be finite, on these values
+            with contextlib.suppress(OnnxgradError), np.errstate(all="ignore"):
+                again = self.at(wide, given=True)
+                checks = [
+                    far if far.judged and far.error > _FAR * self.limits[far.name] else near
+                    for near, far in zip(checks, again, strict=True)
+                ]
         dtypes = {v.name: v.dtype for v in self.files.load(self.forward).main.vars()}
         reaching = values_reaching(self.forward, found.targets, dtypes, self.stops)
         values = (
@@ -293,6 +303,28 @@ def _feeds(
         dims = {**seed_sizes(files.load(source)), **(dims or {})}
     dims = runnable(source, dims, how.seed, lambda feeds: run(source, feeds), count=1)[0]
     return feeds_for(source, seed=how.seed, dims=dims)
+
+
+# beyond thresholds such as 3 and 6, and not so far that differences lose their digits
+_WIDE = Variation(scale=8.0)
+# times the tolerance: a saturated function has few digits there, a wrong part of a rule is far off
+_FAR = 100
+
+
+def _wider(source: ModelProto, feeds: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
+    """Yields feeds whose floats are eight times as large, or N(0, 1) in place of [0, 1], if there
+    are any.
+    """
+    feeder, sizes = Feeder(source), bound_by(source, feeds)
+    far = feeder.feeds(seed=seed, dims=sizes, how=_WIDE)
+    images = feeder.feeds(seed=seed, dims=sizes, how=Variation(wide=1))
+    made = {
+        n: images[n] if v.size > 1 and 0 <= feeds[n].min() < feeds[n].max() <= 1 else v
+        for n, v in far.items()
+        if isinstance(v, np.ndarray) and v.dtype.kind == "f" and not np.array_equal(v, feeds[n])
+    }
+    if made:
+        yield {**feeds, **made}
 
 
 def where_finite(

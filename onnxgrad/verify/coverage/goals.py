@@ -362,7 +362,8 @@ def fitting(arrays: Iterable[Array], dtype: np.dtype[Any]) -> Array:
         elif dtype.kind != "O":
             found += array.tolist()
     kept = list(dict.fromkeys(found))
-    return np.array(kept, dtype=object if dtype.kind == "O" else None).astype(dtype)
+    with np.errstate(over="ignore"):  # a wish may be infinite in a narrow dtype
+        return np.array(kept, dtype=object if dtype.kind == "O" else None).astype(dtype)
 
 
 def parted(wishes: Mapping[str, list[Array]], finite: bool) -> dict[str, list[Array]]:

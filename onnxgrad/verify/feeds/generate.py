@@ -229,7 +229,8 @@ class _Maker:
         made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
         if self.how is not None:
             made = varied(made, slot, self.how)
-        return np.asarray(made).astype(dtype)
+        with np.errstate(over="ignore"):  # a wide value may be infinite in a narrow dtype
+            return np.asarray(made).astype(dtype)
 
     def _is_behind_a_past(self, shape: Sequence[int]) -> bool:
         """Whether the last axis counts past and new tokens together, by the names of sizes."""

@@ -220,8 +220,8 @@ class Session:
         return max(peak - before, 0) if peak else None
 
     def _ask(self, timeout: float, verb: str, *arguments: Any) -> Any:
-        """Sends a request about this session. The child opens it first if necessary, for which it has
-        more time.
+        """Sends a request about this session. The child opens it first if necessary, for which it
+        has more time.
         """
         with _held(self.provider) as child:
             if not _ask(child, timeout, "load", "has", self._key):

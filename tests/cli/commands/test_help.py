@@ -121,7 +121,7 @@ QUERIES = {
     "count flops": "inspect commands",
     "model size": "inspect optimize commands",
     "print graph": "inspect commands reports",
-    "compare two models": "diff verify commands",
+    "compare two models": "diff verify commands proof",  # "Comparing two models"
     "fold constants": "optimize commands coming-from",
     "common subexpression": "passes optimize commands coming-from",
     "extract subgraph": "extract commands",

@@ -151,7 +151,13 @@ def test_given_inputs_and_sizes(run: Run, branches: Path, tmp_path: Path) -> Non
     cases = json.loads(report.read_text())["models"][0]["proof"]["cases"]
     assert cases == [
         {"dims": {"N": 7}, "seed": 3, "edges": edges, "how": how}
-        for edges, how in ((False, ""), (True, ""), (False, "scale 0.001"))
+        for edges, how in (
+            (False, ""),
+            (True, ""),
+            (False, "scale 0.001"),
+            (False, "wide values 1"),
+            (False, "wide values 2"),
+        )
     ]
 
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxgrad import check_gradient
+from onnxgrad import check_gradient, op, temporary_rules
 from onnxgrad.errors import InputError
 from onnxgrad.grad import vjp
 from onnxgrad.grad.checking.check import branches_not_taken
@@ -209,3 +209,34 @@ def test_a_small_wrong_factor_is_found_where_gradients_cancel(part: float) -> No
     assert check_gradient(model, ["x"], "s").verdict != "differs"
     vjp("Tanh", lambda g, y, x: g * (1.0 - y * y) * 1.001, replace=True)
     assert [check_gradient(model, ["x"], "s", seed=s).verdict for s in (1, 2)] == ["differs"] * 2
+
+
+# a right rule but for a part of the range: the model, the operator, the wrong formula
+BEYOND = {
+    "above 6": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Greater(x, 6.0), g * 0.0, g * op.Cos(x))),
+    "below -3": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Less(x, -3.0), g * 0.0, g * op.Cos(x))),
+    "above an upper bound": ("u = Clip (x, low, six)", "Clip", lambda g, y, x, low, high: op.Where(op.Greater(x, low), g, 0.0)),
+    "far from 0": ("u = Softsign (x)", "Softsign", lambda g, y, x: g / op.Max(1.0, (op.Abs(x) + 1.0) * op.Min(op.Abs(x) + 1.0, 5.0))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_rule_that_is_wrong_beyond_usual_values_is_found(name: str) -> None:
+    nodes, operator, formula = BEYOND[name]
+    model = parse(
+        f"g (float[N,8] x) => (float y) <float low = {{0}}, float six = {{6}}> {{ {nodes} y = ReduceSum <keepdims = 0> (u) }}"
+    )
+    assert check_gradient(model, "x").ok
+    with temporary_rules():
+        vjp(operator, formula, replace=True)
+        assert not check_gradient(model, "x").ok
+
+
+def test_a_rule_that_is_wrong_for_dark_pixels_is_found() -> None:
+    """Images are drawn from [0, 1], where Abs is the identity."""
+    model = parse(
+        "g (float[1,3,4,4] x) => (float y) { u = Abs (x) y = ReduceSum <keepdims = 0> (u) }"
+    )
+    with temporary_rules():
+        vjp("Abs", lambda g, y, x: g, replace=True)
+        assert not check_gradient(model, "x").ok
