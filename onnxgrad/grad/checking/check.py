@@ -180,7 +180,9 @@ class Check(ABC):
             with contextlib.suppress(OnnxgradError), np.errstate(all="ignore"):
                 again = self.at(wide, given=True)
                 checks = [
-                    far if far.judged and far.error > _FAR * self.limits[far.name] else near
+                    far
+                    if far.judged and _FAR * self.limits[far.name] < far.error < np.inf
+                    else near
                     for near, far in zip(checks, again, strict=True)
                 ]
         dtypes = {v.name: v.dtype for v in self.files.load(self.forward).main.vars()}
