@@ -610,7 +610,9 @@ def test_every_group_that_is_left_alone_has_a_near_miss(seed: int) -> None:
         x = {"MatMul": "x", "Gemm": "x", "Conv": "z"}[op]
         read = x if rng.random() < 0.8 or op == "Conv" or not outputs else f"r{i}"
         if read != x:  # on a result before, as far as that has its shape
-            lines.append(f"s{i} = Tanh({outputs[-1]}) t{i} = ReduceSum(s{i}) r{i} = Add(x, t{i})")
+            lines.append(
+                f"s{i} = Tanh({outputs[-1]}) t{i} = ReduceSum <keepdims = 0> (s{i}) r{i} = Add(x, t{i})"
+            )
         n = int(rng.choice([4, 4, 6]))
         shape = (n, 3, *rng.choice([(1, 1), (3, 3)])) if op == "Conv" else (4, n)
         constants[f"w{i}"] = rng.standard_normal(shape).astype(np.float32)

@@ -69,7 +69,7 @@ class Search(Cases):
                 self._add(self._plan, self.seeds[0], SMALL)
         if self.wide:
             self._widen()
-        self._solve()
+            self._solve()
         self._raise()
         self._read_rows()
         self._meet()

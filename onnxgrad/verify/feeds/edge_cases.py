@@ -190,6 +190,9 @@ _BY_KIND: dict[str, Callable[[Array, Slot, Edges, np.random.Generator], Array]] 
 }
 
 
+WIDE_CASE = "wide values"
+
+
 @dataclass(frozen=True)
 class Variation:
     """Differences of feeds from the usual ones. scale: factor of floats without bounds. sign: 1 or
@@ -215,7 +218,7 @@ class Variation:
             "" if self.mask is None else f"masks of {self.mask}",
             f"switch {self.turn}" if self.turn else "",
             f"rows that differ of {', '.join(self.rows)}" if self.rows else "",
-            f"wide values {self.wide}" if self.wide else "",
+            f"{WIDE_CASE} {self.wide}" if self.wide else "",
         ]
         return ", ".join(part for part in parts if part)
 

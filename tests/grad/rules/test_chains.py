@@ -13,7 +13,7 @@ from tests.grad.numeric import check_model, normal, operators, positive
 from tests.helpers import parse
 
 NUMBERS = (
-    "float half = {0.5}, float third = {0.044715}, float slope = {0.7978845608}, "
+    "float half = {0.5}, float third = {0.044715}, float root = {0.7978845608}, "
     "float one = {1.0}, float two = {2.0}, float three = {3.0}"
 )
 CUBES = {
@@ -31,7 +31,7 @@ ENDS = {
 def gelu(cube: str = "pow", end: str = "half first", numbers: str = NUMBERS) -> str:
     return (
         f"g (float[2,3] x) => (float[2,3] y) <{numbers}> {{ {CUBES[cube]} q = Mul (p, third) "
-        f"a = Add (x, q) w = Mul (a, slope) t = Tanh (w) h = Add (t, one) {ENDS[end]} }}"
+        f"a = Add (x, q) w = Mul (a, root) t = Tanh (w) h = Add (t, one) {ENDS[end]} }}"
     )
 
 
