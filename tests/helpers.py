@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from difflib import unified_diff
@@ -35,6 +36,19 @@ def onnxruntime_version() -> tuple[int, ...]:
 def cache_dir() -> Path:
     """Folder of the fetched real models: `models` below `ONNXGRAD_CACHE`, or below a folder of the user's cache."""
     return cache_folder("models")
+
+
+@functools.cache
+def saturates_products() -> bool:
+    """Whether onnxruntime adds pairs of products of uint8 and int8 in 16 bits, as on processors without VNNI."""
+    model = parse("g (uint8[4,64] a) => (int32[4,8] y) { y = MatMulInteger (a, b) }")
+    b = np.full((64, 8), 127, np.int8)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(b, "b"))
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(None, {"a": np.full((4, 64), 255, np.uint8)})
+    return bool((np.asarray(found) != 64 * 255 * 127).any())
 
 
 def parse(text: str, *, opset: int = OPSET, ir_version: int = IR_VERSION) -> onnx.ModelProto:

@@ -231,6 +231,7 @@ def on_random_images(done: Done, shape: tuple[int, ...] = (1, 3, 6, 6)) -> int:
         ("dilations=[2,2]", 2),
     ],
 )
+@pytest.mark.exact8
 def test_conv_of_powers_of_two_is_equal_to_the_bit(attrs: str, out: int) -> None:
     done = apply(model_of(conv_text(attrs, out), products(2**-5, 2**-7, 2**-1)), EXACT)
     assert done.ops == ["QLinearConv"] and not done.trace.inexact
@@ -238,6 +239,7 @@ def test_conv_of_powers_of_two_is_equal_to_the_bit(attrs: str, out: int) -> None
     done.prove()
 
 
+@pytest.mark.exact8
 def test_matmul_of_powers_of_two_is_equal_to_the_bit() -> None:
     done = apply(model_of(MATMUL, products(2**-5, 2**-7, 2**-1, columns=True)), EXACT)
     assert done.ops == ["QLinearMatMul"] and on_random_images(done, (2, 5, 16)) == 0
@@ -245,6 +247,7 @@ def test_matmul_of_powers_of_two_is_equal_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize(("text", "op"), [(conv_text(), "QLinearConv"), (MATMUL, "QLinearMatMul")])
+@pytest.mark.exact8
 def test_other_scales_are_off_by_one_quantum_where_that_is_allowed(text: str, op: str) -> None:
     matmul = op == "QLinearMatMul"
     given = products(0.03, 0.01, 0.4, columns=matmul)
@@ -269,6 +272,7 @@ def test_ties_are_where_they_may_differ() -> None:
 
 
 @pytest.mark.parametrize("bounds", ["Relu(v)", "Clip(v, low, high)"])
+@pytest.mark.exact8
 def test_what_holds_a_product_holds_its_integers(bounds: str) -> None:
     text = conv_text().replace("r = Conv", "v = Conv").replace("y = Q", f"r = {bounds} y = Q")
     given = {**products(2**-5, 2**-7, 2**-1), "low": np.float32(0), "high": np.float32(6)}
@@ -278,6 +282,7 @@ def test_what_holds_a_product_holds_its_integers(bounds: str) -> None:
     assert done.ops == ["QLinearConv"] and on_random_images(done) == 0
 
 
+@pytest.mark.exact8
 def test_a_float_bias_of_whole_quanta() -> None:
     text = conv_text().replace("db = DequantizeLinear<axis=0>(b, sb)", "")
     given = products(2**-5, 2**-7, 2**-1)
@@ -288,6 +293,7 @@ def test_a_float_bias_of_whole_quanta() -> None:
     assert "not a multiple" in apply(model_of(text, given), NEAREST).declined
 
 
+@pytest.mark.exact8
 def test_no_bias_and_no_zero_points() -> None:
     text = conv_text().replace("db = DequantizeLinear<axis=0>(b, sb)", "").replace(", db)", ")")
     text = text.replace("(x, s, z)", "(x, s)").replace("(w, sw, zw)", "(w, sw)")
@@ -341,6 +347,7 @@ def test_sums_that_overflow_stay() -> None:
     assert not done.count("QLinearMatMul") and "32 bits do not hold" in done.declined
 
 
+@pytest.mark.exact8
 def test_a_product_that_stays_float() -> None:
     text = """g (uint8[B,5,16] x) => (float[B,5,8] y) { d = DequantizeLinear(x, s, z)
       dw = DequantizeLinear<axis=1>(w, sw, zw) y = MatMul(d, dw) }"""
@@ -357,6 +364,7 @@ def test_products_that_others_read_stay() -> None:
     assert done.count("Conv") == 1 and "read elsewhere" in done.declined
 
 
+@pytest.mark.exact8
 def test_the_way_there_and_back() -> None:
     """`legalize` makes the island again, with the same scales."""
     done = apply(

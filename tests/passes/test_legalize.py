@@ -168,6 +168,7 @@ def distances(done: Done, feeds: Arrays) -> list[float]:
 
 @pytest.mark.parametrize("form", ["qdq", "float"])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.exact8
 def test_against_onnxruntimes_kernels(name: str, form: str) -> None:
     model, feeds = CASES[name]
     done = apply(model, f"legalize{{to={form}}}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -36,7 +36,9 @@ MODELS = ("original", "candidate")
 
 @dataclass
 class Cases:
-    """The cases of one proof. `trials` gets new cases after the usual ones."""
+    """The cases of one proof. `trials` gets new cases after the usual ones. `wide`: also values
+    beyond the usual ones, for which the bounds of a user are not meant.
+    """
 
     original: ProofModel
     candidate: ProofModel
@@ -47,6 +49,7 @@ class Cases:
     dims: Mapping[str, int]
     refused: list[tuple[Mapping[str, int], RunFailed]]
     feeder: Feeder
+    wide: bool = field(default=True, kw_only=True)
 
     @property
     def _model(self) -> ModelProto:
@@ -110,10 +113,13 @@ class Cases:
 
     def _score(self, then: str = "") -> tuple[int, int]:
         """Returns how much of the decisions of both models was reached, in sides, and how many are
-        missing.
+        missing. If the second may be narrower (not `wide`), its own ends do not count.
         """
         assert self.oracle is not None
-        found = [i for which in MODELS for i in self.oracle.covered(which, then)]
+        both = {which: self.oracle.covered(which, then) for which in MODELS}
+        found = [
+            i for which, items in both.items() for i in items if self.wide or which == "original"
+        ]
         decisions = [i for i in found if i.kind in DECISIONS]
         return sum(map(progress, decisions)), sum(i.of - i.reached for i in decisions)
 

@@ -49,7 +49,6 @@ class Search(Cases):
     """
 
     all_constants: bool = True  # also weights that differ have to be read, not tables alone
-    wide: bool = True  # also values beyond the usual ones, for which a user's bounds are not meant
     at_zero: list[Trial] = field(default_factory=list)
     _defaults: list[Item] = field(default_factory=list)
     _not_at: dict[str, dict[int, str]] = field(default_factory=dict)

@@ -286,6 +286,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("name", "mode"), PAIRS)
+@pytest.mark.exact8
 def test_as_onnxruntime_quantises(name: str, mode: str) -> None:
     given = CASES[name]
     feeds = feeds_of(given)

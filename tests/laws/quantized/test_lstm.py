@@ -85,6 +85,7 @@ QUICK = ("bidirectional", "s8", True)
         for case in [(d, kind, full)]
     ],
 )
+@pytest.mark.exact8
 def test_within_a_quantum_of_the_kernel(
     direction: str, kind: str, full: bool, tmp_path: Path
 ) -> None:
