@@ -68,10 +68,19 @@ def kept(program: Program, requested: Iterable[Var] = ()) -> Iterator[None]:
 
 
 def nested_weights(program: Program) -> list[Var]:
-    """Returns the initializers of nested blocks whose values `kept` hides. A gradient runs such a
-    block again, and both runs must read one initializer: the caller moves them to the main graph.
+    """Returns the initializers inside If, Loop and Scan whose values `kept` hides. A gradient runs
+    such a block again, and both runs must read one initializer: the caller moves them to the main
+    graph. The graphs of other operators stay, because bodies that read outer values cannot be
+    opened.
     """
-    return _divided(blocks_in(program.main)[1:])[0]
+    return _divided([b for b in blocks_in(program.main)[1:] if _is_run_again(b)])[0]
+
+
+def _is_run_again(block: BindingBlock) -> bool:
+    owner = block.owner
+    return owner is None or (
+        not owner.domain and owner.op in ("If", "Loop", "Scan") and _is_run_again(owner.block)
+    )
 
 
 def _divided(
