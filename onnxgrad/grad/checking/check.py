@@ -309,6 +309,7 @@ def _feeds(
 
 # beyond thresholds such as 3 and 6, and not so far that differences lose their digits
 _WIDE = Variation(scale=8.0)
+_MOST_WIDE = 1 << 14  # elements of inputs: a second look at a large one takes as long as the first
 # times the tolerance: a saturated function has few digits there, a wrong part of a rule is far off
 _FAR = 100
 
@@ -325,7 +326,7 @@ def _wider(source: ModelProto, feeds: dict[str, Any], seed: int) -> Iterator[dic
         for n, v in far.items()
         if isinstance(v, np.ndarray) and v.dtype.kind == "f" and not np.array_equal(v, feeds[n])
     }
-    if made:
+    if made and sum(v.size for v in made.values()) <= _MOST_WIDE:
         yield {**feeds, **made}
 
 
