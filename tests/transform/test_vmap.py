@@ -320,7 +320,9 @@ def test_the_backend_suite() -> None:
 
     counts, reasons = counted()
     assert not counts["wrong"], reasons["wrong"]
-    assert counts["rule"] >= 1280 and not counts["refused"]
+    assert counts["rule"] >= 1280 and counts["refused"] <= 50
+    # the scales of a Resize, for instance, decide the size of each row's result
+    assert all("may differ from row to row" in reason for reason in reasons["refused"])
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
