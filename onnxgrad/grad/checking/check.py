@@ -326,7 +326,7 @@ def _wider(source: ModelProto, feeds: dict[str, Any], seed: int) -> Iterator[dic
         for n, v in far.items()
         if isinstance(v, np.ndarray) and v.dtype.kind == "f" and not np.array_equal(v, feeds[n])
     }
-    if made and sum(v.size for v in made.values()) <= _MOST_WIDE:
+    if made and sum(np.size(v) for v in made.values() if v is not None) <= _MOST_WIDE:
         yield {**feeds, **made}
 
 
