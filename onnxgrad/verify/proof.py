@@ -273,6 +273,7 @@ def _compared(
             *draws.notes,
             *_divided(original, search.trials, demands),
             *excused(search.trials),
+            *search.dropped,
         ],
         unproved=draws.reasons(request.bounds),
         random=demands.random,

@@ -50,6 +50,8 @@ class Cases:
     refused: list[tuple[Mapping[str, int], RunFailed]]
     feeder: Feeder
     wide: bool = field(default=True, kw_only=True)
+    # cases at which the original died or took too long, with the reason
+    dropped: list[str] = field(default_factory=list, kw_only=True)
 
     @property
     def _model(self) -> ModelProto:
@@ -60,8 +62,11 @@ class Cases:
     def _try(self, feeds: Results, case: Case) -> Trial | None:
         """Returns a trial if the original runs on the feeds and agrees with itself."""
         try:
-            expected = None if self.session is None else self.session.run(feeds)
-        except RunFailed:
+            session = self.session
+            expected = None if session is None else session.run(feeds, timeout=session.courtesy)
+        except RunFailed as error:
+            if error.stage != "run":
+                self.dropped.append(f"left out: {case} ({error.reason})")
             return None
         exact = None if self.oracle is None else _tried(self.oracle, self.oracle.original, feeds)
         if expected is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.protobufs import elements, model_nodes, weight_elements
-from onnxgrad.limits import limited
+from onnxgrad.limits import LimitReached, current, limited
 from onnxgrad.verify.coverage.cases import MODELS, Cases
 from onnxgrad.verify.coverage.counters import DEFAULTS, Goal, Item
 from onnxgrad.verify.coverage.differing import MOST_ROWS, Differing, as_counts
@@ -136,8 +136,16 @@ class Search(Cases):
             feeds = self._feeds(plan, self.seeds[0], how)
             if all(_same(usual[name], feeds[name]) for name in usual):
                 continue
-            with limited(_WIDE_SECONDS):
-                trial = self._add(plan, self.seeds[0], how)
+            count = len(self.trials)
+            try:
+                with limited(_WIDE_SECONDS):
+                    trial = self._add(plan, self.seeds[0], how)
+            except LimitReached as error:
+                current().left()  # raises if the time for all work is up
+                case = Case(dict(plan), self.seeds[0], how=str(how))
+                self.dropped.append(f"left out: {case} ({error})")
+                del self.trials[count:]
+                continue
             if trial is not None and trial.exact is not None:
                 trial.widen(as_computed(trial.exact, trial.expected))
                 if max(trial.noise.values(), default=0.0) > CHAOTIC:

@@ -69,6 +69,8 @@ def edged(usual: Array, slot: Slot, edges: Edges, rng: np.random.Generator) -> A
     make = _BY_KIND.get(slot.kind)
     if make is None or not usual.size or (slot.kind in _OF_SIZES and not edges.sizes):
         return usual
+    if slot.uses.distinct is not None:
+        return np.flip(usual, 0) if usual.ndim else usual  # zeros and ties would repeat a place
     return make(usual, slot, edges, rng)
 
 
@@ -236,6 +238,8 @@ SEARCH = (
 
 def varied(usual: Array, slot: Slot, how: Variation) -> Array:
     """Returns the usual value of a slot, varied, with its shape and within its bounds."""
+    if slot.uses.distinct is not None:
+        return usual
     if how.wide:
         return _widened(usual, slot, how.wide)
     wanted = [

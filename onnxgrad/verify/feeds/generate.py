@@ -17,7 +17,9 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.dims import dim_plans, evaluate, required_inputs, shape_of, symbols_in
+from onnxgrad.verify.feeds.distinct_indices import drawn
 from onnxgrad.verify.feeds.edge_cases import Edges, Slot, Variation, edged, varied
+from onnxgrad.verify.feeds.sizes_reached import decides_sizes
 from onnxgrad.verify.feeds.value_bounds import DataFlow, Uses, uses_of
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import input_option, option
@@ -227,7 +229,7 @@ class _Maker:
         if slot.kind == "mask" and self._is_behind_a_past(shape):
             usual = usual[..., ::-1]  # padding in front: the new tokens are behind the past ones
         made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
-        if self.how is not None:
+        if self.how is not None and not (self.how.wide and decides_sizes(self.flow, name)):
             made = varied(made, slot, self.how)
         with np.errstate(over="ignore"):  # a wide value may be infinite in a narrow dtype
             return np.asarray(made).astype(dtype)
@@ -336,6 +338,10 @@ def _whole(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray
     out, such as the label that a loss ignores: a loss of ignored labels alone proves nothing.
     """
     low, high = int(slot.low), int(slot.high)
+    distinct = slot.uses.distinct
+    places = None if distinct is None or low else drawn(distinct.below(high + 1), shape, rng)
+    if places is not None:
+        return places
     made = rng.integers(low, high, shape, dtype=np.int64, endpoint=True)
     special = {int(v) for v in slot.uses.equal_to} if slot.uses.tables else set[int]()
     if made.size and special and np.isin(made, list(special)).all():

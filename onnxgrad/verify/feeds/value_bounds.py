@@ -22,6 +22,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import values_of
 from onnxgrad.ir.protobufs import elements, graphs_of, scheduled
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of
+from onnxgrad.verify.feeds.distinct_indices import NAMES_PLACES, Distinct, distinct_of
 from onnxgrad.verify.reference.client import infer_types
 
 Key: TypeAlias = "tuple[str, str]"  # (function or "" for the graph and its subgraphs, value name)
@@ -45,6 +46,7 @@ class DataFlow:
         self.formals: dict[Key, list[Key]] = defaultdict(list)
         self.producers: dict[Key, onnx.NodeProto] = {}
         self.inputs = required_inputs(model.graph)
+        self.decides: dict[str, bool] = {}  # known results of `decides_sizes`
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         for value in _inferred(model):
             kind = value.type.tensor_type
@@ -152,6 +154,12 @@ class DataFlow:
         known = (dim for dim in dims if isinstance(dim, int) or dim in self.sizes)
         return min((evaluate(dim, self.sizes) for dim in known), default=None)
 
+    def sizes_of(self, key: Key) -> list[int] | None:
+        """Returns the sizes of a value; None if one is unknown."""
+        shape = self.shapes.get(key)
+        found = None if shape is None else [self.size(key, axis) for axis in range(len(shape))]
+        return None if found is None or None in found else [n for n in found if n is not None]
+
 
 def _scope(identity: tuple[str, str, str]) -> str:
     return ":".join(identity)
@@ -241,6 +249,8 @@ _DOMAINS: dict[tuple[str, int], tuple[float, float]] = {
     ("Dropout", 1): (0.0, 0.9), ("Resize", 2): (1.0, 2.0), ("Upsample", 1): (1.0, 2.0),
     ("NonMaxSuppression", 3): (0.1, 0.9), ("NonMaxSuppression", 4): (0.1, 0.9),
 }  # fmt: skip
+# likewise for integers: divisors other than 0, ends of a Slice behind its starts
+_WHOLE_DOMAINS = {("Mod", 1): (1, 8), ("Slice", 1): (0, 1), ("Slice", 2): (2, 4)}
 # operands that are a count, a size or a position: small positive numbers
 _COUNTS = {
     ("Loop", 0), ("Range", 0), ("Range", 1), ("Range", 2), ("Expand", 1), ("ConstantOfShape", 0),
@@ -259,6 +269,7 @@ _CHOOSE: dict[tuple[str, int], int] = {
     ("RoiAlign", 2): 0,
 }
 _LENGTHS = {("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1)}
+STRUCTURAL = frozenset(_COUNTS | _CHOOSE_ALONG | {*_CHOOSE} | _LENGTHS)
 _KINKS = {"Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs", "ThresholdedRelu"}
 _LARGEST = 3e38  # larger bounds mean no bound: exporters write the largest float32
 _COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
@@ -280,6 +291,7 @@ class Uses:
     sentences: bool = False  # a text that is split into words
     # tables whose rows it selects, by scale * x + offset
     tables: list[tuple[str, float, float]] = field(default_factory=list)
+    distinct: Distinct | None = None  # places that its elements name at most once
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
         """Records that low <= scale * x + offset <= high."""
@@ -380,9 +392,9 @@ def _limit(
         uses.tables.append((flow.origin((scope, _table(node, index))), scale, offset))
         if scale == 1:
             uses.equal_to += [a.i - offset for a in node.attribute if a.name == "ignore_index"]
+    if (scale, offset) == (1.0, 0.0):
+        _limit_unmoved(flow, uses, node, index, scope)
     uses.count |= (op, index) in _COUNTS
-    if (op, index) in _DOMAINS and offset == 0 and scale == 1:
-        uses.within(*_DOMAINS[op, index])
     if op == "Equal" and scale == 1:
         uses.among(flow.constant((scope, node.input[1 - index])), offset)
     if scale != 0:
@@ -395,6 +407,28 @@ def _limit(
         uses.boolean |= flow.scalar((scope, node.input[0])) == 1
     else:
         uses.boolean |= op in ("Not", "And", "Or") or (op, index) in _CONDITIONS
+
+
+def _limit_unmoved(
+    flow: DataFlow, uses: Uses, node: onnx.NodeProto, index: int, scope: str
+) -> None:
+    """Narrows `uses` by one use of the input's own elements: to the domain of the operator, and to
+    places that differ.
+    """
+    place = node.op_type, index
+    if place in _DOMAINS:
+        uses.within(*_DOMAINS[place])
+    if place in _WHOLE_DOMAINS:
+        uses.within(*_WHOLE_DOMAINS[place])
+    if place not in NAMES_PLACES or not node.output:
+        return
+    data, indices, result = (
+        flow.sizes_of((scope, name)) for name in (node.input[0], node.input[index], node.output[0])
+    )
+    distinct = distinct_of(node.op_type, values_of(node), data, indices, result)
+    if distinct is not None:
+        uses.distinct = distinct
+        uses.within(0, max(*distinct.sizes, *distinct.among, 1) - 1)
 
 
 def _table(node: onnx.NodeProto, index: int) -> str:
