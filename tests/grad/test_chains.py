@@ -60,7 +60,7 @@ def test_inside_a_branch() -> None:
 def test_with_checkpoints_and_twice() -> None:
     model = parse(
         f"g (float[2,3] x) => (float l) <{NUMBERS}> {{ p = Pow (x, three) q = Mul (p, third) "
-        "a = Add (x, q) w = Mul (a, slope) t = Tanh (w) h = Add (t, one) u = Mul (x, half) "
+        "a = Add (x, q) w = Mul (a, root) t = Tanh (w) h = Add (t, one) u = Mul (x, half) "
         "y = Mul (u, h) z = Exp (y) l = ReduceSum <keepdims = 0> (z) }"
     )
     plain = gradient(model, "x")
