@@ -28,8 +28,10 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.type_inference.per_binding import common_type, retype
-from onnxgrad.ir.types import SequenceType, TensorType, Type, same_shape
+from onnxgrad.ir.sizes import symbols
+from onnxgrad.ir.type_inference.per_binding import common_type, retype, types_of
+from onnxgrad.ir.type_inference.whole_model import is_invented
+from onnxgrad.ir.types import SequenceType, TensorType, Type, TypeMismatch, same_shape
 from onnxgrad.ir.var import Var
 
 
@@ -135,17 +137,38 @@ def type_states(block: BindingBlock, wanted: Iterable[Var]) -> None:
     for b in [b for b in block.walk() if b.is_op("Loop")]:
         initial = b.inputs[2:]
         results = b.outputs[: len(initial)]
-        if any(
-            v is not None and isinstance(v.type, TensorType) and v.shape is None for v in results
-        ):
+        if any(map(_is_open, results)):
             with emitting(b.block):
                 types = state_types(b.blocks["body"], [present(v, b) for v in initial])
             for v, type_ in zip(results, types, strict=True):
-                if v is not None and v.shape is None and type_ is not None:
+                known = isinstance(type_, TensorType) and type_.shape is not None
+                if v is not None and (v.shape is None or known) and type_ is not None:
                     v.type = type_
             retype(block)
+            _sharpen(b.block)
     if any(isinstance(v.type, TensorType) and v.shape is None for v in wanted):
         retype(block)
+
+
+def _is_open(v: Var | None) -> bool:
+    """Whether it is a tensor of unknown rank, or has a size that inference left open."""
+    if v is None or not isinstance(v.type, TensorType):
+        return False
+    return v.shape is None or any(d is None or any(map(is_invented, symbols(d))) for d in v.shape)
+
+
+def _sharpen(block: BindingBlock) -> None:
+    """Infers open sizes again, from operands that have become known."""
+    for b in block.bindings:
+        if b.blocks or not any(map(_is_open, b.outputs)):
+            continue
+        try:
+            types = types_of(b)
+        except TypeMismatch:
+            continue
+        for v, found in zip(b.outputs, types):
+            if v is not None and _is_open(v) and isinstance(found, TensorType):
+                v.type = found if found.shape is not None else v.type
 
 
 # ---- tapes: the values of a state before each step, recorded by the forward Loop -----------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxgrad import gradient
+from onnxgrad import gradient, hessian_vector_product, vmap
 from tests.grad.numeric import check_model, normal
 from tests.helpers import parse
 
@@ -185,3 +185,17 @@ def test_second_derivative_through_a_loop() -> None:
     )
     first = gradient(model, ["x"])
     check_model(first, {"x": np.float32(0.7), "n": np.array(3)}, ["x"], target="x_grad")
+
+
+def test_states_that_no_step_changes_have_the_sizes_of_their_first_values() -> None:
+    """So does the adjoint of what is computed from them."""
+    body = "<body = b (int64 i, bool c, float[2,3] h) => (bool d, float[2,3] o) { d = Identity (c) o = Sin (h) }>"
+    model = parse(f"""g (float[2,3] x) => (float u) {{
+        n = Constant <value_int = 2> () y = Loop (n, , x) {body} u = ReduceSum <keepdims = 0> (y) }}""")
+    rows = vmap(model, "x", verify=False)
+    product = hessian_vector_product(model, "x", "u")
+    for made, target in ((rows, "u"), (product, "x_hvp")):
+        second = gradient(made, "x", target, adjoint="input")
+        (adjoint,) = (v for v in second.graph.input if v.name == f"{target}_grad")
+        (result,) = (v for v in made.graph.output if v.name == target)
+        assert adjoint.type == result.type

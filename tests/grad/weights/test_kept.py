@@ -49,7 +49,7 @@ NETS: dict[str, tuple[str, tuple[int, ...], dict[str, np.ndarray[Any, Any]]]] = 
     "scale of ones": ("a = Mul (x, s) b = Mul (a, a) y = Mul (b, a)", (2, 3), {"s": np.ones(3, np.float32)}),
     "equal weights": ("a = MatMul (x, W) b = MatMul (x, V) c = Tanh (a) d = Tanh (b) y = Mul (c, d)", (2, 3), {"W": np.eye(3, dtype=np.float32), "V": np.eye(3, dtype=np.float32)}),
     "branches": (
-        "o = Constant <value = bool {1}> () a = If (o) <then_branch = t () => (float[2,4] p) { p = MatMul (x, W) }, else_branch = e () => (float[2,4] q) { q = MatMul (x, V) }> y = Tanh (a)",
+        "h = Constant <value_float = 0.5> () r = ReduceMax <keepdims = 0> (x) o = Greater (r, h) a = If (o) <then_branch = t () => (float[2,4] p) { p = MatMul (x, W) }, else_branch = e () => (float[2,4] q) { q = MatMul (x, V) }> y = Tanh (a)",
         (2, 3), {"W": _f(3, 4), "V": _f(3, 4)},
     ),
     "loop": (
