@@ -19,6 +19,7 @@ from onnxgrad.grad.checkpointing.choice import Choice
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.stops import Stop
+from onnxgrad.grad.weights.folded import folded_note
 from onnxgrad.grad.weights.repairs import Note, Repairs, Tied, Ties, doubtful_copies, tie, untie
 from onnxgrad.grad.weights.sharing import Findings
 from onnxgrad.grad.wrt import Wrt, hoist_requested
@@ -121,7 +122,7 @@ def build_step(
         check_apart(found.adjoints, before, inputs_at)
     trained = {*found.adjoints, *(s.name for s in ahead.applied.statistics)}
     texts = (note.text for note in notes if note.about & trained)
-    found = replace(found, notes=(*texts, *found.notes))
+    found = replace(found, notes=(*texts, *folded_note(found.program, trained), *found.notes))
     step = _with_update(found, ahead, update, original, Repairs(tied, untied).of(trained))
     chosen = {
         "batch_norm": modes.batch_norm,

@@ -40,6 +40,7 @@ from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.prepare import Adjoint
 from onnxgrad.grad.targets import Target, find_targets, with_parts
+from onnxgrad.grad.weights.folded import folded_note
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
@@ -101,6 +102,8 @@ def check_gradient(
             adjoint = "ones" if all(v.shape == () for v in found_targets) else "input"
         sequences = {v.name for v in program.main.vars() if isinstance(v.type, SequenceType)}
         found = differentiate(program, wrt, target, adjoint=adjoint, excluded=chosen, **options)
+        notes = (*found.notes, *folded_note(files.load(source), found.values))
+        found = replace(found, notes=notes)
         check = _GradientCheck(source, files, source, found, wrt, how, found.stops, sequences)
         if options.get("autocast") and how.provider == "cpu":
             check.graph = files.proto(widened(found.program))

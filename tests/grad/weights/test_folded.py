@@ -1,0 +1,47 @@
+"""Constants that another tool computed from a weight are named where a derivative by the weight is checked or trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, numpy_helper
+
+import onnxgrad
+from tests.helpers import parse
+
+W = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+
+
+def _model(copy: np.ndarray, shape: str) -> ModelProto:
+    """A penalty on a gradient whose second product another tool wrote with a constant of its own."""
+    model = parse(f"""g (float[2, 4] x) => (float loss) <float[4, 3] W, float[{shape}] other> {{
+        a = MatMul (x, W) b = Tanh (a) w = Reshape (other, s) c = MatMul (b, w) d = Mul (c, c) loss = ReduceSum <keepdims = 0> (d) }}""")
+    for name, array in {"W": W, "other": copy, "s": np.array([3, 4])}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("copy", "how"),
+    [
+        (W.T, "transposed"),
+        (W.reshape(2, 6), "reshaped"),
+        (W * np.float32(0.3), "times 0.3"),
+        (W.T * np.float32(-2), "transposed times -2"),
+    ],
+)
+def test_a_constant_made_from_a_weight_is_named(copy: np.ndarray, how: str) -> None:
+    model = _model(copy, ", ".join(map(str, copy.shape)))
+    report = onnxgrad.check_gradient(model, "W", "loss")
+    assert any(f"'other' is 'W' {how};" in note for note in report.notes), report.notes
+    step = onnxgrad.training_step(model, loss="loss", optimizer="sgd", wrt="W")
+    assert any(f"'other' is 'W' {how};" in note for note in step.notes), step.notes
+
+
+def test_other_constants_and_requested_ones_are_not() -> None:
+    other = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
+    for copy, wrt in ((other, ["W"]), (W.T, ["W", "other"]), (W, ["W"])):
+        model = _model(copy, ", ".join(map(str, copy.shape)))
+        assert not any(
+            "computed from weights" in n for n in onnxgrad.check_gradient(model, wrt, "loss").notes
+        )
