@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.ir.load import MOST_BYTES, proto_of
+from onnxgrad.ir.load import MOST_BYTES, parse, proto_of
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.ir.storage.protection import STDIN
 from onnxgrad.wording import perhaps
@@ -59,11 +59,7 @@ def read(name: str) -> tuple[onnx.ModelProto, Path | None]:
     """
     if name != STDIN:
         return proto_of(_there(name))
-    data = _stdin()
-    try:
-        proto = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's DecodeError, whose module differs between versions
-        raise InputError("stdin: not an ONNX model, or a truncated one") from error
+    proto = parse(_stdin(), "stdin")
     check_model(proto, "stdin")
     return proto, None
 

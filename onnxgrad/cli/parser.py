@@ -21,14 +21,28 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=Help)
+        self.words: tuple[str, ...] = ()  # those that are parsed, for errors
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("required: -o/--output") and (extra := self._extra_model()):
+            message = _OUTPUT.format(extra)
         more = "" if message.endswith("?)") else f" (see {self.prog} --help)"
         raise InputError(f"{message}{more}")
+
+    def _extra_model(self) -> str:
+        """Returns the last model among the words if the command reads fewer models, so that an
+        output may be meant, as in `float16 model.onnx out.onnx`; else an empty text.
+        """
+        pairs = zip(("", *self.words), self.words, strict=False)
+        models = [w for before, w in pairs if w.endswith(".onnx") and before[:1] != "-"]
+        read = sum(not a.option_strings for a in self._actions)
+        return models[-1] if len(models) > read else ""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses the arguments. Raises InputError for unexpected words."""
         found, more = self.parse_known_args(args, namespace)
+        if more and more[0].endswith(".onnx") and getattr(found, "output", "") is None:
+            raise InputError(f"{_OUTPUT.format(more[0])} (see {self.prog} {found.command} --help)")
         if more:
             raise InputError(f"unexpected '{more[0]}' (see {self.prog} {found.command} --help)")
         return found
@@ -37,6 +51,7 @@ class Parser(argparse.ArgumentParser):
         """Parses, but reports an unknown option before the arguments that are missing because
         of it.
         """
+        self.words = tuple(args or ())
         for word in args or ():
             if word == "--" or (self._subparsers is not None and word[:1] != "-"):
                 break
@@ -63,6 +78,9 @@ class Parser(argparse.ArgumentParser):
         if value.endswith(".onnx"):
             text = f"'{value}' is not a command: write one first, as in onnxgrad inspect {value}"
         raise argparse.ArgumentError(None, text)
+
+
+_OUTPUT = "no output is named: write -o {}"
 
 
 def wants(words: Sequence[str], short: str, long: str) -> bool:

@@ -21,6 +21,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.model_kinds import is_instance, settled
 from onnxgrad.ir.preflight.invalid_models import blaming, check_axes
 from onnxgrad.ir.preflight.model import check_model
+from onnxgrad.ir.preflight.other_formats import FIRST_BYTES, format_of
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.reader import Reader
@@ -144,7 +145,7 @@ def _parsed(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPr
     if isinstance(model, ModelProto):
         return model, None
     if isinstance(model, bytes):
-        return _parse(model, "the given bytes"), None
+        return parse(model, "the given bytes"), None
     path = Path(model)
     return read_proto(path), path
 
@@ -158,11 +159,14 @@ def read_proto(path: Path) -> ModelProto:
                 f"{path}: is a device or a pipe, which cannot be read twice: pipe it "
                 "into stdin and give -"
             )
+        if found.st_size >= MOST_BYTES:
+            with open(path, "rb") as file:
+                _check_format(file.read(FIRST_BYTES), str(path))
         _check_size(found.st_size, str(path))
         data = path.read_bytes()
     except (OSError, ValueError) as e:  # a name with a zero byte is a ValueError
         raise InputError(f"{path}: {getattr(e, 'strerror', None) or e}") from e
-    return _parse(data, str(path))
+    return parse(data, str(path))
 
 
 def _check_size(size: int, where: str) -> None:
@@ -173,16 +177,27 @@ def _check_size(size: int, where: str) -> None:
         )
 
 
-def _parse(data: bytes, where: str) -> ModelProto:
+def parse(data: bytes, where: str) -> ModelProto:
+    """Parses a model from bytes, called `where` in errors. Raises InputError."""
     if not data:
         raise InputError(f"{where}: empty, not an ONNX model")
     _check_size(len(data), where)
     try:
         model = ModelProto()
         model.ParseFromString(data)
-        return model
     except DecodeError as e:
+        _check_format(data, where)
         raise InputError(f"{where}: not an ONNX model, or a truncated one (protobuf: {e})") from e
+    if not model.HasField("graph"):  # a pickle, for example, may look like a message
+        _check_format(data, where)
+    return model
+
+
+def _check_format(data: bytes, where: str) -> None:
+    """Raises InputError if the data begins like a file of another format."""
+    found = format_of(data[:FIRST_BYTES])
+    if found:
+        raise InputError(f"{where}: is {found}")
 
 
 def program_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,34 @@ MODELS = ROOT / "models" / "training"
 def test_bad_words(run: Run, words: list[object], says: str) -> None:
     done = run(*words)
     assert done.code == 2 and len(done.lines) == 1 and done.out == "" and says in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["optimize", "in", "out"], "no output is named: write -o {out}"),
+        (["optimize", "in", "in2"], "; if {in2} is the output of {in}, write -o {in2}"),
+        (["float16", "in", "out"], "no output is named: write -o {out} (see"),
+        (["convert-opset", "in", "--to", "20", "out"], "no output is named: write -o {out}"),
+        (["lift", "in", "--prepare", "in2", "out"], "no output is named: write -o {out}"),
+        (["join", "in", "in2", "out"], "no output is named: write -o {out}"),
+        (["join", "in", "in2"], "required: -o/--output"),
+        (["lift", "in", "--prepare", "out"], "required: -o/--output"),
+        (["grad", "in", "out"], "no output is named: write -o {out}"),
+        (["grad", "in", "-o", "in2", "out"], "unexpected '{out}'"),
+        (["inspect", "in", "out"], "unexpected '{out}'"),
+    ],
+)
+def test_an_output_without_its_option(
+    run: Run, tmp_path: Path, words: list[str], says: str
+) -> None:
+    """A second model in the place of an input is an output, unless the command reads it."""
+    files = {name: str(tmp_path / f"{name}.onnx") for name in ("in", "in2", "out")}
+    for name in ("in", "in2"):
+        Path(files[name]).write_bytes((MODELS / "mlp.onnx").read_bytes())
+    done = run(*(files.get(word, word) for word in words))
+    assert done.code == 2 and len(done.lines) == 1 and says.format(**files) in done.err
+    assert not Path(files["out"]).exists()
 
 
 @pytest.mark.parametrize("columns", [40, 60])

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import pickle
+import re
+import zipfile
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load
 from onnxgrad.ir.preflight.model import check_model
+from onnxgrad.ir.preflight.other_formats import FIRST_BYTES, format_of
 from onnxgrad.ir.preflight.tensors import check_tensor
 from tests.backend_suite import usable
+from tests.helpers import ROOT
 from tests.hostile.build import external, graph, model, node, raw, tensor, value
 
 ADD = [node("Add", "x w", "y")]
@@ -105,3 +115,77 @@ def test_strings() -> None:
     check_tensor(tensor("w", ["a", "b"], object), "here")
     with pytest.raises(InputError, match="is damaged"):
         check_tensor(TensorProto(name="w", data_type=8, dims=[3], string_data=[b"a"]), "here")
+
+
+def archive(name: str) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr(name, bytes(600))
+    return made.getvalue()
+
+
+HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+# the first bytes of files that are no ONNX models -> what the error says of them
+FORMATS: dict[str, tuple[bytes, str]] = {
+    "LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n", "run `git lfs pull`"),
+    "torch": (archive("archive/data.pkl"), "a PyTorch file: export"),
+    "TorchScript": (b"PK\x03\x04" + bytes(22) + b"\x0e\0\x14\0archive/data/0FB\x10\0" + b"Z" * 16, "a PyTorch file"),
+    "old torch": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", "a PyTorch file"),
+    "pickle": (pickle.dumps({"w": 1}, 2), "a Python pickle"),
+    "tflite": (b"\x1c\0\0\0TFL3" + bytes(60), "TensorFlow Lite"),
+    "ort": (b"\x18\0\0\0ORTM" + bytes(60), "ORT format"),
+    "gzip": (gzip.compress(b"model"), "gunzip"),
+    "zip": (archive("model.onnx"), "a zip archive: unpack"),
+    "npz": (archive("w.npy"), "an .npz file"),
+    "page": (b"\n<!DOCTYPE html>\n<html><body>Sign in</body></html>", "a web page"),
+    "XML": (b"<?xml version='1.0'?><net/>", "an XML file"),
+    "JSON": (b'\xef\xbb\xbf{\n  "nodes": []\n}', "a JSON file"),
+    "safetensors": (len(HEADER).to_bytes(8, "little") + HEADER + bytes(4), "a safetensors file"),
+    "GGUF": (b"GGUF\x03\0\0\0" + bytes(40), "a GGUF file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_files_of_other_formats(name: str, tmp_path: Path) -> None:
+    """The format of a file decides its error, in a file and in bytes."""
+    data, words = FORMATS[name]
+    (path := tmp_path / "model.onnx").write_bytes(data)
+    for given in (path, data):
+        with pytest.raises(InputError, match=f": is .*{re.escape(words)}") as error:
+            load(given)
+        assert "\n" not in str(error.value)
+
+
+def test_models_have_no_other_format() -> None:
+    """No model begins like another format, and neither do damaged ones, text and pictures."""
+    for path in (ROOT / "models").glob("*.onnx"):
+        assert format_of(path.read_bytes()[:FIRST_BYTES]) == "", path
+    for data in (
+        b"",
+        b"\x08\x0a",
+        b"Dear reader",
+        b"\x89PNG\r\n\x1a\n",
+        b"<a",
+        b"{a",
+        b"PK",
+        b"{'",
+    ):
+        assert format_of(data) == "", data
+
+
+def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
+    """The file, its place, a file of a near name, and a pointer in place of the weights."""
+    made = model(ADD, [external("w", [64], location="w.data", offset="0")])
+    (path := tmp_path / "model.onnx").write_bytes(made.SerializeToString())
+    wanted = re.escape(str(tmp_path / "w.data"))
+
+    def fault() -> str:
+        with pytest.raises(InputError) as error:
+            load(path).main.initializers["w"].const  # noqa: B018  # reads the weights
+        return str(error.value)
+
+    assert re.search(f"'w' cannot be read: its file is missing, expected at {wanted}$", fault())
+    (tmp_path / "w.dat").write_bytes(bytes(8))
+    assert fault().endswith("(did you mean 'w.dat'?)")
+    (tmp_path / "w.data").write_bytes(FORMATS["LFS"][0])
+    assert re.search("'w' cannot be read: .*w.data is a Git LFS pointer", fault())

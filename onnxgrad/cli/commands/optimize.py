@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -139,12 +140,24 @@ def _targets(args: argparse.Namespace, models: list[str]) -> list[Path | None]:
             check_output(target)
         return [*targets]
     if len(models) > 1:
-        raise InputError(f"{len(models)} models need --out-dir DIR (or --dry-run)")
+        raise InputError(_no_place(args, models))
     if args.output is None:
         raise InputError(
             "no output is named: use -o OUT or --out-dir DIR, or --dry-run to write no model"
         )
     return [target_of(args.output)]
+
+
+def _no_place(args: argparse.Namespace, models: list[str]) -> str:
+    """Returns the message about several models without a folder, of which the last may be meant as
+    the output.
+    """
+    last, many = models[-1], f"{len(models)} models need --out-dir DIR (or --dry-run)"
+    if len(models) > 2 or args.output is not None:
+        return many
+    if not os.path.exists(last):
+        return f"no output is named: write -o {last}"
+    return f"{many}; if {last} is the output of {models[0]}, write -o {last}"
 
 
 def _one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -15,8 +16,10 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.external_data_helper import set_external_data
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir.preflight.other_formats import FIRST_BYTES, format_of
 from onnxgrad.ir.preflight.tensors import KEPT_AS, raw_bytes
 from onnxgrad.ir.types import Array
+from onnxgrad.wording import perhaps
 
 # protobuf's limit, with room for everything but the weights
 MAX_BYTES = (1 << 31) - (1 << 20)
@@ -76,7 +79,7 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
         # onnx refuses locations that leave the folder, by "..", absolute paths or links
         onnx.external_data_helper.load_external_data_for_tensor(copy, str(folder.resolve()))
     except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as e:
-        reason = (str(e) or type(e).__name__).splitlines()[0]
+        reason = _fault_of_file(tensor, folder) or (str(e) or type(e).__name__).splitlines()[0]
         # onnx does not read a file with two names: the other one may be outside the folder
         if "hard link" in reason:
             reason += " (the file has two names, as after `cp -l`: copy it, so that it has one)"
@@ -86,6 +89,23 @@ def internalize(tensor: TensorProto, folder: Path | None) -> TensorProto:
     copy.data_location = TensorProto.DEFAULT
     del copy.external_data[:]
     return copy
+
+
+def _fault_of_file(tensor: TensorProto, folder: Path) -> str:
+    """Returns why the file of an external tensor cannot hold it: missing, or of another format."""
+    location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+    path = folder / location
+    if Path(location).is_absolute() or ".." in Path(location).parts or "\0" in location:
+        return ""  # onnx refuses these
+    if not os.path.lexists(path):
+        around = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
+        return f"its file is missing, expected at {path.absolute()}{perhaps(path.name, around)}"
+    if path.is_dir():
+        return f"{path} is a folder"
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        if found := format_of(file.read(FIRST_BYTES)):
+            return f"{path} is {found}"
+    return ""
 
 
 def _check_length(tensor: TensorProto) -> None:
