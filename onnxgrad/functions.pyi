@@ -10,6 +10,7 @@ from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.declarations import Edits
 from onnxgrad.jobs.declarations import Other
 from onnxgrad.jobs.gradient_declarations import Checkpoints
+from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.groups import Count
 from onnxgrad.jobs.groups import InputKind
@@ -224,6 +225,7 @@ def gradient(
     checkpoint: Checkpoints | None = None,
     form: Literal['fast', 'small'] = 'fast',
     autocast: Literal['bfloat16', 'float16'] | None = None,
+    loss: LossLike | None = None,
     per_sample: bool = False,
     final: bool = False,
 ) -> Any: ...
@@ -235,6 +237,7 @@ def jvp(
     names: str = '{}_tangent',
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    loss: LossLike | None = None,
     final: bool = False,
 ) -> Any: ...
 def hessian_vector_product(
@@ -247,6 +250,7 @@ def hessian_vector_product(
     stop: Names | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    loss: LossLike | None = None,
     final: bool = False,
 ) -> Any: ...
 def jacobian(
@@ -257,6 +261,7 @@ def jacobian(
     names: str = '{}_by_{}',
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    loss: LossLike | None = None,
     per_sample: bool = False,
     mode: Literal['auto', 'forward', 'reverse'] = 'auto',
     final: bool = False,
@@ -297,6 +302,7 @@ def check_gradient(
     simplify: bool = True,
     adjoint: Literal['auto', 'ones', 'input'] = 'auto',
     stop: Names | None = None,
+    loss: LossLike | None = None,
     tolerance: Positive | None = None,
     allow_empty: Names = (),
     seed: Seed = 0,
@@ -316,6 +322,7 @@ def check_product(
     target: Targets | None = None,
     *,
     of: Literal['jvp', 'hvp', 'jacobian', 'hessian', 'adj', 'fwd'],
+    loss: LossLike | None = None,
     mode: Literal['auto', 'forward', 'reverse'] = 'auto',
     tolerance: Positive | None = None,
     allow_empty: Names = (),

@@ -5,6 +5,7 @@
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.declarations import Devices
 from onnxgrad.jobs.gradient_declarations import Keeps
+from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.groups import Constants
 from onnxgrad.jobs.groups import Entries
@@ -57,6 +58,7 @@ def linearize(
     stop: Names | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    loss: LossLike | None = None,
     keep: Keeps = 'auto',
 ) -> Linearized: ...
 def hessian(
@@ -68,6 +70,7 @@ def hessian(
     stop: Names | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
+    loss: LossLike | None = None,
     final: bool = False,
 ) -> Any: ...
 def open_batch(
@@ -123,6 +126,7 @@ def edit(
     bind: Constants | None = None,
     rename: Renames | None = None,
     drop_output: Names = (),
+    loss: LossLike | None = None,
     verify: bool = True,
     seeds: Seeds = (0, 1),
     legs: Legs = ('float64', 'onnxruntime'),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.gradient_declarations import Checkpoints
+from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.groups import Files
 from onnxgrad.jobs.groups import Labels
 from onnxgrad.jobs.groups import Memory
@@ -23,7 +24,6 @@ from onnxgrad.jobs.training.declarations import DataLike
 from onnxgrad.jobs.training.declarations import GroupsLike
 from onnxgrad.jobs.training.declarations import Keep
 from onnxgrad.jobs.training.declarations import Limit
-from onnxgrad.jobs.training.declarations import LossLike
 from onnxgrad.jobs.training.declarations import MetricsLike
 from onnxgrad.jobs.training.declarations import OptimizerLike
 from onnxgrad.jobs.training.declarations import RateLike

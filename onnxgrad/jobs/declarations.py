@@ -111,7 +111,7 @@ class OptimizeOptions(Proof):
     )
     before: Edits | None = option(
         None,
-        "edits of the interface before the passes, as `edit` does: bind, rename, drop_output; then "
+        "edits before the passes, as `edit` does: bind, rename, drop_output, loss; then "
         "open_batch: a table with options of `open-batch`",
         flag=None,
         file="read",

@@ -32,6 +32,7 @@ from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions, OpenBatchOptions
+from onnxgrad.train.losses.adding import with_loss
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in
 from onnxgrad.verify.feeds.proof_cases import sets_of
@@ -49,20 +50,28 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
-        if not (options.bind or options.rename or options.drop_output):
-            flags = option("--bind, --rename and --drop-output", "bind, rename and drop_output")
-            raise InputError(f"no change is requested: see {flags}")
+        if not (options.bind or options.rename or options.drop_output or options.loss is not None):
+            flags = "--bind, --rename, --drop-output and --loss"
+            words = "bind, rename, drop_output and loss"
+            raise InputError(f"no change is requested: see {option(flags, words)}")
         bound = values_of(program.proto, options.bind or {})
         names = of_known(options.rename, [v.name for v in program.main.vars()])
         made, notes = edited(program, bound, names, options.drop_output)
-        report = None
+        report, ends, labels = None, [v.name for v in made.main.outputs], set[str]()
+        if options.loss is not None:
+            before = {v.name for v in made.main.inputs}
+            added = with_loss(made, options.loss)
+            made = added.program
+            labels = {v.name for v in made.main.inputs} - before
+            notes = [*notes, f"{added.loss} is new: the proof runs it, and compares the others"]
+            options = options.having(allow_empty=(*options.allow_empty, added.loss))
         if options.verify:
             back = {new: old for old, new in names.items()}
-            ends = [v.name for v in made.main.outputs]
             with running(original_of(program), options) as run:
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
-                    found = run({**bound, **{back.get(n, n): v for n, v in feeds.items()}})
+                    known = {back.get(n, n): v for n, v in feeds.items() if n not in labels}
+                    found = run({**bound, **known})
                     return {name: found[back.get(name, name)] for name in ends}
 
                 report = proved(made, expected, options)

@@ -24,7 +24,11 @@ from onnxgrad.jobs.groups import (
 from onnxgrad.vocabulary import POLICIES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from onnxgrad.grad.checkpointing.recomputation import Checkpoint
+    from onnxgrad.ir.var import Var
+    from onnxgrad.train.losses.base import Loss
 
 
 class _Marks(Word):
@@ -56,6 +60,7 @@ Checkpoints: TypeAlias = (
     "Annotated[Annotated[Checkpoint, Instance('Checkpoint')] | Mapping[str, Sequence[Any]]"
     " | Sequence[str] | str | int, _Marks()]"
 )
+LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[..., Var]"
 Targets: TypeAlias = Annotated[str | int | Sequence[str | int], Word()]
 _ADJOINT = (
     "ones: start with ones, for scalar targets; input: targets of any shape, whose adjoints become "
@@ -86,6 +91,20 @@ class Chosen(Limits):
         "a part such as 'logits[:,7]', are summed",
         metavar="NAME|INDEX",
         positional=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses(Declaration):
+    """A loss to add to the model before it is differentiated."""
+
+    title: ClassVar[str] = "gradient"
+
+    loss: LossLike | None = option(
+        None,
+        "first add this loss, as `train-step` does: NAME{option=value,...}, such as cross_entropy; "
+        "its labels become inputs, and it is the target",
+        metavar="LOSS",
     )
 
 
@@ -191,7 +210,7 @@ class Finality(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientOptions(GradientForm, PerSample, Finality):
+class GradientOptions(GradientForm, Losses, PerSample, Finality):
     job: ClassVar[str] = "gradient"
     title: ClassVar[str] = ""
 
@@ -210,7 +229,7 @@ class Jacobians(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JacobianOptions(Chosen, PerSample, Jacobians, Finality):
+class JacobianOptions(Chosen, Losses, PerSample, Jacobians, Finality):
     job: ClassVar[str] = "jacobian"
 
     names: str = option("{}_by_{}", "names of the Jacobians, by target and value")
@@ -231,7 +250,7 @@ class Splitting(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearizeOptions(Stopping, Splitting):
+class LinearizeOptions(Stopping, Losses, Splitting):
     job: ClassVar[str] = "linearize"
 
     names: str = option("{}_grad", "names of adjoints and gradients")
@@ -239,14 +258,14 @@ class LinearizeOptions(Stopping, Splitting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JvpOptions(Chosen, Finality):
+class JvpOptions(Chosen, Losses, Finality):
     job: ClassVar[str] = "jvp"
 
     names: str = option("{}_tangent", "names of the tangents")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianProductOptions(Stopping, Finality):
+class HessianProductOptions(Stopping, Losses, Finality):
     job: ClassVar[str] = "hessian_vector_product"
 
     names: str = option("{}_hvp", "names of the products")
@@ -254,7 +273,7 @@ class HessianProductOptions(Stopping, Finality):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianOptions(Stopping, Finality):
+class HessianOptions(Stopping, Losses, Finality):
     job: ClassVar[str] = "hessian"
 
     names: str = option("{}_{}_hessian", "names of the Hessians, by both values")
@@ -316,7 +335,7 @@ class Tolerated(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckGradientOptions(GradientForm, Tolerated):
+class CheckGradientOptions(GradientForm, Losses, Tolerated):
     job: ClassVar[str] = "check_gradient"
     title: ClassVar[str] = "check"
 
@@ -324,7 +343,7 @@ class CheckGradientOptions(GradientForm, Tolerated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckProductOptions(Chosen, Jacobians, Tolerated):
+class CheckProductOptions(Chosen, Losses, Jacobians, Tolerated):
     job: ClassVar[str] = "check_product"
 
     of: Literal["jvp", "hvp", "jacobian", "hessian", "adj", "fwd"] = option(
@@ -333,7 +352,7 @@ class CheckProductOptions(Chosen, Jacobians, Tolerated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradOptions(GradientForm, PerSample, Finality, Jacobians, Splitting, Checked, Bounds):
+class GradOptions(GradientForm, Losses, PerSample, Finality, Jacobians, Splitting, Checked, Bounds):
     job: ClassVar[str] = "grad"
     title: ClassVar[str] = ""
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}

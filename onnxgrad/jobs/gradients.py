@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxgrad.errors import NotProved
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
@@ -31,6 +31,7 @@ from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own, read
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.shared_weights import sharing
+from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.jobs.declared import Declaration, options_of
 from onnxgrad.jobs.gradient_declarations import (
     CasadiOptions,
@@ -46,6 +47,7 @@ from onnxgrad.jobs.gradient_declarations import (
     JacobianOptions,
     JvpOptions,
     LinearizeOptions,
+    Losses,
     MarkOptions,
     PerSample,
 )
@@ -53,12 +55,14 @@ from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of
 from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.train.losses.adding import with_loss
 from onnxgrad.transform.open_batch import Opened
 from onnxgrad.transform.per_sample import any_batch, map_samples, of_each, of_size, samples_of
 from onnxgrad.transform.split import Split, as_functions, linearize
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.rows.proof import RowProof
+from onnxgrad.wording import option
 
 _SAMPLE = 8  # values of a proof; a check looks at all
 
@@ -126,6 +130,9 @@ def derive(
         with collector_paused():
             program = load_own(model)
             hooks.on_read(program)
+            if isinstance(options, Losses) and options.loss is not None:
+                program, options = _with_loss(program, options)
+                model = load_own(program)  # which the proofs compare with
             if isinstance(options, PerSample) and options.per_sample:
                 each = _Each(program, options, proves)
                 program, options = each.program, each.options
@@ -228,12 +235,34 @@ def check(
     """
     checking = check_gradient if isinstance(options, CheckGradientOptions) else check_product
     with hooks.limits(options.timeout, options.max_memory):
+        if options.loss is not None:
+            model, options = _with_loss(load_own(model), options)
         return checking(model, **{**_forming(options), **more})
+
+
+def _with_loss(program: Program, options: Any) -> tuple[Program, Any]:
+    """Returns the program with the loss of the options, and the options for it: the target is the
+    loss, and labels are not differentiated unless they are named.
+    """
+    floats = [v.name for v in program.main.inputs if v.dtype in FLOAT_DTYPES and not v.initializer]
+    found = with_loss(program, options.loss)
+    known = {o.name for o in options_of(type(options))}
+    given = {"loss": None, "target": found.loss if options.target is None else options.target}
+    if options.wrt is None:
+        given["wrt"] = floats or None
+    if found.detached:
+        if "stop" not in known:
+            raise InputError(
+                f"{option('--loss', 'loss')} {options.loss}: the target is a value of the model, "
+                "which is held fixed, and this derivative has no values at which it stops"
+            )
+        given["stop"] = [*(options.stop or ()), *found.detached]
+    return found.program, options.having(**given)
 
 
 def _forming(options: Declaration) -> dict[str, Any]:
     """Returns the options that form a derivative, by name."""
-    limits = {o.name for cls in (Limits, PerSample, Finality) for o in options_of(cls)}
+    limits = {o.name for cls in (Limits, PerSample, Finality, Losses) for o in options_of(cls)}
     return {name: value for name, value in options.settings().items() if name not in limits}
 
 

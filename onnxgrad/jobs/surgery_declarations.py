@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from onnxgrad.jobs.declared import Declaration, option
+from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.groups import (
     Constants,
     Entries,
@@ -53,6 +54,12 @@ class EditOptions(Proof):
         (),
         "remove an output, and the nodes and weights that only it needs; may repeat",
         metavar="NAME",
+    )
+    loss: LossLike | None = option(
+        None,
+        "add this loss as an output, as `train-step` does: NAME{option=value,...}, such as "
+        "cross_entropy; its labels become inputs",
+        metavar="LOSS",
     )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 

@@ -7,9 +7,8 @@ graph has no memory of its own, so any runtime that can run the model can train 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 from onnx import GraphProto
@@ -33,7 +32,8 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.train.export import digest
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
-from onnxgrad.train.losses import LOSSES, Custom, Loss, Output, Place, parse_loss
+from onnxgrad.train.losses import Place
+from onnxgrad.train.losses.adding import LossLike, emit_loss, loss_of
 from onnxgrad.train.losses.base import OLDEST_OPSET, OverBatch
 from onnxgrad.train.manifest import Fed, Manifest, in_order
 from onnxgrad.train.modes import Applied, Modes
@@ -49,8 +49,6 @@ from onnxgrad.train.update.emission import (
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.options import NORM, UpdateOptions
 from onnxgrad.wording import perhaps
-
-LossLike: TypeAlias = "Loss | str | Callable[..., Var] | None"
 
 
 @dataclass(frozen=True)
@@ -203,41 +201,6 @@ def _with_loss(
         evaluation,
         applied,
     )
-
-
-def loss_of(given: LossLike, place: Place) -> Loss:
-    """Returns the loss for a Loss, its text, the name of a value, a function of values, or None
-    (the only output). Raises InputError for anything else.
-    """
-    if isinstance(given, Loss):
-        return given
-    if isinstance(given, str):
-        if given.isidentifier() and given not in place.own and given not in LOSSES:
-            raise InputError(
-                f"'{given}' is neither a loss{perhaps(given, LOSSES)} nor a value of the model; "
-                f"losses are {', '.join(sorted(LOSSES))}"
-            )
-        return Output(given) if given in place.own else parse_loss(given)
-    if isinstance(given, type):
-        raise InputError(f"the loss {given.__name__} is a class: write {given.__name__}()")
-    if given is None:
-        return Output()
-    if not callable(given):
-        raise InputError(f"loss must be a Loss, text or a function, not {repr(given)[:80]}")
-    return Custom(given)
-
-
-def emit_loss(place: Place, loss: Loss) -> Var:
-    """Emits the loss as an output, called `loss` if it is a new value."""
-    block = place.block
-    with emitting(block, share=True, made_by="loss"):
-        value = loss.emit(place)
-    if any(v is value for v in block.outputs):
-        return value
-    if value.name not in place.own and not value.is_input:
-        value.rename(block.program.names.fresh("loss"))
-    block.add_output(value)
-    return value
 
 
 def scaled(

@@ -137,10 +137,12 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
         raise InputError(
             "--mark writes the marks of --checkpoint: pass --checkpoint auto, a size or marks"
         )
-    if kind == "function" and options.given & {"wrt", "target", "stop", "checkpoint"}:
+    if kind == "mark" and options.loss is not None:
+        raise InputError("--mark changes no values of the model: leave --loss out")
+    if kind == "function" and options.given & {"wrt", "target", "stop", "checkpoint", "loss"}:
         raise InputError(
             "--function differentiates all results with respect to all operands: remove --wrt, "
-            "--target, --stop and --checkpoint"
+            "--target, --stop, --checkpoint and --loss"
         )
     settings = options.settings()
     known = {o.name for o in options_of(job)} - ({"stop"} if kind in ("hvp", "hessian") else set())

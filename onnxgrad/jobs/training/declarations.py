@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
-from onnxgrad.jobs.gradient_declarations import Checkpointing, Formulas
+from onnxgrad.jobs.gradient_declarations import Checkpointing, Formulas, LossLike
 from onnxgrad.jobs.groups import (
     Files,
     Instance,
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from onnxgrad.ir.types import Array
-    from onnxgrad.ir.var import Var
     from onnxgrad.train.callbacks import Callback
     from onnxgrad.train.data import Data, Given
-    from onnxgrad.train.losses.base import Loss
     from onnxgrad.train.metrics import Metric
     from onnxgrad.train.optimizers.base import Optimizer
     from onnxgrad.train.schedules import Schedule
@@ -63,7 +61,6 @@ MetricsLike: TypeAlias = (
 ScaleLike: TypeAlias = Annotated[Mapping[str, options.Finite], Scales()]
 CallbackLike: TypeAlias = "Annotated[Callback, Function()]"
 Keep: TypeAlias = 'Literal["best"] | Several'
-LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[..., Var]"
 OptimizerLike: TypeAlias = "Annotated[Optimizer, Instance('Optimizer')] | str"
 ScheduleLike: TypeAlias = "Annotated[Schedule, Instance('Schedule')] | str"
 GroupsLike: TypeAlias = "Annotated[Groups, ByGlob()]"
