@@ -30,7 +30,7 @@ class Batched:
     never_empty: list[str] = field(default_factory=list)  # nodes at which no rows end the process
     # whether rows are followed into nested graphs and into the bodies of operators
     branches: bool = True
-    mapped: bool = False  # whether each row is computed by itself, without a word
+    mapped: bool = False  # if true, rows are computed separately and no warning is given
 
     def within(self) -> Batched:
         """Returns the state inside a nested graph, which computes its sizes by itself."""

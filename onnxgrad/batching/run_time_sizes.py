@@ -66,8 +66,8 @@ class RunTimeSizes:
         return any(not invented.isdisjoint(algebra.symbols(size)) for size in sizes)
 
     def learn(self, v: Var, layout: Layout | None) -> None:
-        """Records that symbols can be read from the shape of a value; if it is mapped, also at the
-        axis of rows, whose size the number of rows divides.
+        """Records that symbols can be read from the shape of a value. If it is mapped, also records
+        the row axis; its size is a multiple of the number of rows.
         """
         for axis, size in enumerate(() if v.shape is None else self.shape(v)):
             if isinstance(size, str) and (layout is None or layout.axis != axis):

@@ -323,7 +323,7 @@ def scatter_nd(at: Site) -> None:
 
 @shifted("MaxPool")
 def max_pool(at: Site) -> None:
-    """Indices that count through the batch lose the elements of the rows before."""
+    """Subtracts the offset of each row, because Indices count through the whole batch."""
     sizes = at.sizes(0)
     size = known(product(sizes))
     at.leading(0)

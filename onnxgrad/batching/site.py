@@ -237,8 +237,8 @@ class Site:
         self.operands[k] = v
 
     def reshape(self, v: Var, sizes: Sequence[Size], rows: Size | None = None) -> Var:
-        """Returns `v` in another shape, with -1 on the axis of the rows, whose size in the file is
-        `rows` (None: the number of rows).
+        """Returns `v` in another shape. The row axis is -1; `rows` is its size in the file (None:
+        the number of rows).
         """
         if not all(at_least(d, 1) for d in sizes if d != -1):
             if self.binding.block.opsets.get("", 0) >= ALLOWS_ZERO:

@@ -1,4 +1,4 @@
-"""Calls formulas with the arguments that their signatures name, and checks their results."""
+"""Calls each formula with the arguments named in its signature, and checks its results."""
 
 from __future__ import annotations
 

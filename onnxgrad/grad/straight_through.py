@@ -115,7 +115,7 @@ def along(v: Var, x: Var, axis: int) -> Var:
 
 
 def _inside(x: Var, scale: Var, zero: Var | None, binding: Binding) -> Var:
-    """Returns the elements that are not clipped: x / scale rounds into [low, high] - zero."""
+    """Returns the mask of elements inside the range: x / scale rounds into [low, high] - zero."""
     axis, low, high = (binding.attr(name) for name in ("axis", "low", "high"))
     steps = op.Div(x, along(scale, x, axis))
     if zero is not None:

@@ -79,7 +79,7 @@ def every_graph(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def keep(entries: Any, wanted: Callable[[Any], bool]) -> None:
-    """Removes the entries of a repeated field that are not wanted."""
+    """Keeps the entries of a repeated field for which the predicate is true."""
     kept = [entry for entry in entries if wanted(entry)]
     del entries[:]
     entries.extend(kept)

@@ -57,7 +57,7 @@ class OptimizeOptions(Proof):
         metavar="LIST",
         once=True,
     )
-    without: Names = option((), "leave out this pass (a name or glob); may repeat", metavar="PASS")
+    without: Names = option((), "leave out this pass (a name or glob)", metavar="PASS")
     merge: Merge = option(
         "auto", "merge parallel products: where it is faster (auto, the default), always or never"
     )
@@ -73,7 +73,7 @@ class OptimizeOptions(Proof):
         "MultiHeadAttention; no other runtime runs the result",
         metavar="RUNTIME",
     )
-    allow_growth: bool = option(False, "let --merge always grow the file by more than 10 %")
+    allow_growth: bool = option(False, "allow `--merge always` to grow the file by more than 10 %")
     inline: Names = option(
         (),
         "first inline calls of this local function, or of an operator that has a function body",
@@ -124,17 +124,22 @@ class OptimizeOptions(Proof):
     )
     lift: bool | Names = option(
         False,
-        "split the result as `lift` does: names or globs of weights, or true to move only what "
-        "depends on constants",
+        "split the result as `lift` does: names or globs of weights, or true to move only "
+        "values computed from constants",
         flag=None,
         olive=False,
     )
     max_rewrites: Count | None = option(None, "stop after N rewrites", metavar="N", toml=None)
-    explain: bool = option(False, "list declined rewrites with the reason", toml=None, olive=False)
+    explain: bool = option(
+        False,
+        "list declined rewrites with the reason (only of rules that matched)",
+        toml=None,
+        olive=False,
+    )
     print_after: Names = option(
         (),
         "print the program as text on stderr, or write it to a file in DIR, each time this "
-        "pass (a name or glob) changed it; may repeat",
+        "pass (a name or glob) changed it",
         metavar="PASS[=DIR]",
         toml=None,
         olive=False,
@@ -233,13 +238,13 @@ class Float16Options(Proof):
         (),
         "keep this node, value or operator (a name or glob) in float32, in addition to values "
         "beyond 65504 or that need more digits; auto: search for the nodes that must stay so that "
-        "the proof passes, and keep the scores of TopK and NonMaxSuppression; may repeat",
+        "the proof passes, and keep the scores of TopK and NonMaxSuppression",
         metavar="NAME",
     )
     convert: Names = option(
         (),
         "convert this node, value or operator even if its kind usually stays in float32 (sums, "
-        "powers, positions); --keep has precedence; may repeat",
+        "powers, positions); --keep has precedence",
         metavar="NAME",
     )
     io: bool = option(False, "convert inputs and outputs to float16 too")

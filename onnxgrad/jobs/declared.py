@@ -346,9 +346,15 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
                 o.flag,
                 dest=o.name,
                 default=argparse.SUPPRESS,
-                help=o.help.replace("%", "%%") or None,
+                help=_shell_help(o),
                 **_argument(o),
             )
+
+
+def _shell_help(o: Option) -> str | None:
+    """Returns the help of a flag; that it may repeat concerns the shell alone."""
+    text = o.help.replace("%", "%%")
+    return f"{text}; may repeat" if text and o.repeats else text or None
 
 
 def group_of(parser: argparse.ArgumentParser, title: str) -> argparse._ActionsContainer:

@@ -65,7 +65,7 @@ def float16(
         with hooks.limits(options.timeout, options.max_memory):
             if AUTO in kept and proof is None:
                 raise InputError(f"keep '{AUTO}' searches by proofs: leave the proof on")
-            outcome.came_of(_converted(settled(model), halving, proof, clock, AUTO in kept))
+            outcome.adopt(_converted(settled(model), halving, proof, clock, AUTO in kept))
             hooks.accept(outcome)
             if hooks.write is not None:
                 outcome.written = hooks.write(outcome.program)

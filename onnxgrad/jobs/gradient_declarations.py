@@ -125,7 +125,7 @@ class Checkpointing(Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopping(Chosen):
-    """What is differentiated, and the values at which that ends."""
+    """The target, the inputs and the stop values of a differentiation."""
 
     title: ClassVar[str] = "gradient"
 

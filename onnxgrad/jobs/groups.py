@@ -390,7 +390,7 @@ class Proof(Running, Bounds):
     )
     seeds: Seeds = option(
         (0, 1),
-        "seed of generated values (default: 0 and 1); may repeat",
+        "seed of generated values (default: 0 and 1)",
         flag="--seed",
         metavar="N",
         toml="verify.seeds",
@@ -416,8 +416,8 @@ class Proof(Running, Bounds):
     )
     excuse: Masks | None = option(
         None,
-        "leave out the rows of OUTPUT for which INPUT, such as an attention mask, is 0; the sizes "
-        "of INPUT are the first sizes of OUTPUT",
+        "ignore the rows of OUTPUT for which INPUT, such as an attention mask, is 0; the shape "
+        "of INPUT must be a prefix of the shape of OUTPUT",
         metavar="OUTPUT=INPUT",
         toml="verify.excuse",
     )

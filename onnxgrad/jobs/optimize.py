@@ -75,13 +75,13 @@ class Job:
         seconds = (options.timeout or SECONDS) + more if more else options.timeout
         try:
             with self.hooks.limits(seconds, options.max_memory):
-                outcome.came_of(self._rewritten(model, outcome, clock))
+                outcome.adopt(self._rewritten(model, outcome, clock))
                 self._finish(outcome, clock)
         except OnnxgradError as error:
             outcome.error = error
             if isinstance(error, RewriteRefuted):
                 if error.done is not None:
-                    outcome.came_of(error.done)
+                    outcome.adopt(error.done)
                 outcome.report = error.report
         clock.switch("done")
         outcome.seconds = clock.spent

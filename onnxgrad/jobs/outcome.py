@@ -144,8 +144,8 @@ class Outcome(Plain):
         """Seconds by kind of work, for JSON."""
         return {kind: round(spent, 3) for kind, spent in self.seconds.items()}
 
-    def came_of(self, done: Outcome) -> None:
-        """Records the result of rewriting and proof, also a refuted one."""
+    def adopt(self, done: Outcome) -> None:
+        """Copies rewriting and proof from `done`, including a refuted proof."""
         self.rewritten, self.passes, self.trace = done.rewritten, done.passes, done.trace
         self.each, self.report, self.search = done.each, done.report, done.search
         if done.rewritten is not None:

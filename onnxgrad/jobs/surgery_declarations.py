@@ -47,12 +47,12 @@ class EditOptions(Proof):
     )
     rename: Renames | None = option(
         None,
-        "rename an input, an output or another value of the main graph; may repeat",
+        "rename an input, an output or another value of the main graph",
         metavar="OLD=NEW",
     )
     drop_output: Names = option(
         (),
-        "remove an output, and the nodes and weights that only it needs; may repeat",
+        "remove an output, and the nodes and weights that only it needs",
         metavar="NAME",
     )
     loss: LossLike | None = option(
@@ -71,7 +71,7 @@ class JoinOptions(Proof):
 
     map: Pairs | None = option(
         None,
-        "A's output or input NAME feeds B's input OTHER (also A.NAME=B.OTHER); may repeat "
+        "A's output or input NAME feeds B's input OTHER (also A.NAME=B.OTHER) "
         "(default: equal names, or A's only output to B's only input)",
         metavar="NAME=OTHER",
     )
@@ -81,7 +81,7 @@ class JoinOptions(Proof):
         metavar="TEXT",
     )
     keep_output: Names = option(
-        (), "keep this output of A, which B reads, as an output of OUT; may repeat", metavar="NAME"
+        (), "keep this output of A, which B reads, as an output of OUT", metavar="NAME"
     )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
@@ -94,7 +94,7 @@ class LiftOptions(Proof):
     weights: Names = option(
         (),
         "inputs or initializers (names or globs) that the prepared model receives as inputs "
-        "at load; may repeat (default: none; it depends on constants alone)",
+        "at load (default: none; it depends on constants alone)",
         metavar="NAME",
         positional=True,
     )
@@ -139,7 +139,7 @@ class RowsProof(Limits):
     feeds: Annotated[Inputs | None, InputKind()] = option(
         None,
         "rows for the proof: an .npz, .npy or .pb file with two or more rows for each input "
-        "that has rows; may repeat (default: generated rows)",
+        "that has rows (default: generated rows)",
         flag="--input",
         metavar="[NAME=]FILE",
         file="read",
@@ -149,7 +149,7 @@ class RowsProof(Limits):
     )
     seed: Seed = option(0, "seed of generated rows (default: 0)", metavar="N")
     allow_same: Names = option(
-        (), "accept an output that is the same in every generated row; may repeat", metavar="NAME"
+        (), "accept an output that is the same in every generated row", metavar="NAME"
     )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
@@ -174,19 +174,18 @@ class OpenBatchOptions(RowsProof):
         None,
         "open another dimension (length, height, width), and the batch only with --batch or "
         "--inputs: its axes in the inputs; refused if it is uncertain whether a number in MODEL "
-        "follows it; may repeat",
+        "follows it",
         metavar="NAME=INPUT.AXIS,...",
     )
     follow: Names = option(
         (),
-        "with --open: a node whose fixed numbers follow the dimension, where this is uncertain "
-        "(*: all nodes); may repeat",
+        "with --open: treat the constants of this node as the opened dimension where that is "
+        "ambiguous (*: all nodes)",
         metavar="NODE",
     )
     reference: Names = option(
         (),
-        "with --open: the same network exported at another size, to prove the result there; "
-        "may repeat",
+        "with --open: the same network exported at another size, to prove the result there",
         metavar="FILE",
         file="read",
     )
@@ -236,9 +235,9 @@ class MetadataOptions(Limits, Header):
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
     values: Entries | None = option(
-        None, "set an entry; may repeat", flag="--set", metavar="KEY=VALUE", positional=True
+        None, "set an entry", flag="--set", metavar="KEY=VALUE", positional=True
     )
-    unset: Names = option((), "remove an entry; may repeat", metavar="KEY")
+    unset: Names = option((), "remove an entry", metavar="KEY")
 
     def header(self) -> dict[str, str | int]:
         """Returns the fields of the header that are set."""

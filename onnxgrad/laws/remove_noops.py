@@ -341,10 +341,10 @@ _LAYER = P.any_of(*_LAYERS)(x, w, r, b.maybe, lens.maybe, h.maybe, c.maybe, p.ma
 
 @rewrite(_LAYER, shrinks=INITIAL_STATES)
 def initial_state_of_zeros(x: Var, r: Var, root: Binding) -> Any:
-    """LSTM(x, W, R, B, lens, 0, 0, P) = LSTM(x, W, R, B, lens, , , P), and so for RNN and GRU: a
-    state that is left out is of zeros
+    """LSTM(x, W, R, B, lens, 0, 0, P) = LSTM(x, W, R, B, lens, , , P), and so for RNN and GRU.
 
-    PyTorch's older exporter writes a chain of shapes for the zeros of every layer.
+    An omitted state is zero. PyTorch's older exporter writes a chain of shape nodes for the zeros
+    of every layer.
     """
     shape = _of_state(x, r, root)
     given = dict(enumerate(root.inputs[_INITIAL_H : _INITIAL_C + 1], _INITIAL_H))

@@ -1,7 +1,7 @@
 """f(x) at some rows = f of these rows, for operators that compute each row by itself.
 
 A classifier reads the first token and CLIP the last: the products of the last layer are then those
-of one row. Of an Attention the row's query suffices; all keys and values stay.
+of one row. For Attention only the selected queries are needed; all keys and values stay.
 """
 
 from __future__ import annotations

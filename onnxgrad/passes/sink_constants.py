@@ -27,15 +27,15 @@ _LARGEST = 1 << 20
 class SinkConstants(Pass):
     """If(p, f(c), g) = If(p, let c in f(c), g): a constant that one branch alone reads moves there.
 
-    onnxruntime passes outer values to a branch at every run. With 34 constants fewer, a voice
-    activity detector takes 0.94 of the time. Only constants of at most 1 MiB move. `grad` and
+    Outer values are passed to the branch on each run; moving 34 constants made a voice activity
+    detector 6 % faster. Only constants of at most 1 MiB move. `grad` and
     training find weights in branches too.
     """
 
     name: ClassVar[str] = "sink-constants"
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Outer graphs first, so that a constant sinks as deep as it can."""
+        """Processes outer graphs first so that constants sink as deep as possible."""
         if program.ir_version < _NESTED_WEIGHTS:
             return
         for root in roots(program):

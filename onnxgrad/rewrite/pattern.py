@@ -64,7 +64,7 @@ class Pattern:
 
     @property
     def origins(self) -> Origins | None:
-        """What may compute a matching operand; None: anything."""
+        """The operators that may compute a matching operand; None: any."""
         return None
 
     @cached_property

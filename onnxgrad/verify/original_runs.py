@@ -102,7 +102,7 @@ class OriginalRuns:
         return self
 
     def hold(self, candidate: ProofModel, demands: Demands) -> None:
-        """Sets the second model. If runs may be early, begins its runs in onnxruntime, and opens
+        """Sets the candidate and, if early runs are allowed, starts them in onnxruntime and opens
         the model that computes its shapes.
         """
         if self.oracle is not None:

@@ -162,7 +162,7 @@ def _initial_state(c: _Constant, by: Reader) -> Decision | None:
 
 
 def _idle_normalisation(c: _Constant, by: Reader) -> Decision | None:
-    """Ones and zeros read by a normalisation without a scale or bias of its own."""
+    """Ones or zeros that fill in for the missing scale or bias of a normalisation."""
     if operand(by) not in NORM.values() or c.name == "parameter" or c.array is None:
         return None
     idle = {NORM[1]: 1.0, NORM[2]: 0.0}[operand(by)]

@@ -72,7 +72,7 @@ class ModelOutcome(Plain):
         """The report of the proof, if there was one."""
         return None if self.done is None else self.done.report
 
-    def came_of(self, done: Outcome) -> None:
+    def adopt(self, done: Outcome) -> None:
         """Records the result of rewriting and proof, also a refuted one, without its program."""
         self.done = replace(
             done, rewritten=None, given=None, changed=None, prepare=None, error=None

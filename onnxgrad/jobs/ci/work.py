@@ -174,7 +174,7 @@ def _carry_out(
 
 def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
     """Measures the result, checks its requirements, and compares it with the lock."""
-    outcome.came_of(done)
+    outcome.adopt(done)
     result = facts_of(done.program, to_proto(done.program))
     if done.report is not None:
         result = replace(result, worst=max((d.rel for d in done.report.differences), default=0.0))
@@ -259,7 +259,7 @@ def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
 def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
     status: Status = "not proved" if error.exit_code == NotProved.exit_code else "error"
     if isinstance(error, RewriteRefuted):
-        outcome.came_of(replace(error.done or Outcome(), report=error.report))
+        outcome.adopt(replace(error.done or Outcome(), report=error.report))
         if error.report.verdict == DIFFERENT:
             status = "different"
     # named as in the recipe, so that the message is the same on every machine

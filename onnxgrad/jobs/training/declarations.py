@@ -84,7 +84,7 @@ class Update(Declaration):
 
     groups: GroupsLike | None = option(
         None,
-        "another optimiser for these weights; the first group that matches decides; may repeat",
+        "another optimiser for these weights; the first group that matches decides",
         flag="--group",
         metavar="GLOB=NAME{option=value,...}",
     )
@@ -169,7 +169,7 @@ class StepOptions(Update, Formulas, Checkpointing):
     )
     metrics: Names = option(
         (),
-        "an output of the model that the step returns in addition to the loss; may repeat",
+        "an output of the model that the step returns in addition to the loss",
         flag="--metric",
         metavar="OUTPUT",
     )

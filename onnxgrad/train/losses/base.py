@@ -210,7 +210,7 @@ class Custom(Loss):
 
 
 class _Values(dict[str, Var]):
-    """The values of a model. Raises InputError for a name that is none."""
+    """The values of a model. Raises InputError for an unknown name."""
 
     def __missing__(self, name: str) -> Var:
         raise InputError(

@@ -205,7 +205,7 @@ class _Walk:
         return bool(wanted)
 
     def chances(self, bindings: Sequence[Binding]) -> bool:
-        """Makes axes follow an open size that they equal in the file, if that reading is picked.
+        """Lets an axis follow an open size of equal value if that reading was chosen.
 
         Returns whether a node changed.
         """

@@ -48,7 +48,7 @@ class Later(Generic[_R]):
 
 class Background:
     """A thread that makes calls one after the other, within the limits of the thread that starts
-    it. A context; nothing of it runs after its end.
+    it. A context manager; all calls finish before it exits.
     """
 
     def __init__(self, *kinds: str) -> None:

@@ -31,7 +31,7 @@ def refuted(**options: bool) -> Outcome:
         optimize_program(parse(TEXT), pipeline, proof={"legs": ["float64"]}, **options)
     outcome = Outcome("m.onnx", None, "m.onnx", error=error.value)
     assert error.value.done is not None
-    outcome.came_of(error.value.done)
+    outcome.adopt(error.value.done)
     outcome.report = error.value.report
     return outcome
 

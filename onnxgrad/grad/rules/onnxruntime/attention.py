@@ -150,8 +150,8 @@ def _visible(mask: Var, q: Var, k: Var, binding: Binding) -> Var:
     """Returns which keys a query sees: a bool tensor that broadcasts to (B, N, S, L).
 
     A mask (B, L) or (B, S, L) has positive numbers at visible keys. A mask (B) holds the end of
-    each row of keys, and a mask (2 B) the ends and then the starts. Of a mask (3 B + 2) the CPU
-    kernel reads only the first B numbers, the ends.
+    each row of keys, and a mask (2 B) the ends and then the starts. For a mask of 3 B + 2
+    numbers, the CPU kernel reads only the first B, the end positions.
     """
     if mask.rank in (2, 3):
         return op.Unsqueeze(op.Greater(mask, 0), [1, 2] if mask.rank == 2 else [1])
