@@ -8,6 +8,7 @@ parameters = "<= baseline"      # of the lock that `onnxgrad ci` keeps; or "<= b
 latency = "<= 0.9"              # time over the input's; or "<= 1.1 of models/old.onnx"
 opset = "<= 17"
 interface = "== input"          # names and types of inputs and outputs; or "== baseline"
+weights = "== baseline"         # constants of the input; or "may change"
 legs = ["float64", "onnxruntime"]   # of the proof, which must have run in full
 """
 
@@ -116,9 +117,15 @@ def rounded(value: float, digits: int) -> float:
 BASELINE = "baseline"
 # quantities that a requirement may bound, beside counts of operators
 SIZES = ("bytes", "memory")
-QUANTITIES = ("nodes", "parameters", *SIZES, "opset", "latency", "interface", "legs")
-# quantities that `onnxgrad ci` measures by running models
-MEASURED = ("latency", "memory")
+QUANTITIES = ("nodes", "parameters", *SIZES, "opset", "latency", "interface", "weights", "legs")
+# quantities that `onnxgrad ci` measures by running models, or compares with its lock
+MEASURED = ("latency", "memory", "weights")
+MAY_CHANGE = "may change"
+_WORDS = {
+    "interface": (f"== {INPUT}", f"== {BASELINE}"),
+    "weights": (f"== {BASELINE}", MAY_CHANGE),
+}
+WITHOUT_BASELINE = "it has no baseline: run `onnxgrad ci --update`"
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -153,6 +160,8 @@ class Bound:
     def __str__(self) -> str:
         if self.names:
             return ", ".join(self.names)
+        if self.sign == MAY_CHANGE:
+            return self.sign
         if not self.base:
             return f"{self.sign} {self.number:.15g}{f' of {self.of}' if self.of else ''}"
         percent = f"{100 * self.number:+.9g}%" if self.number else ""
@@ -194,13 +203,14 @@ def bound_of(name: str, text: Any) -> Bound:
                 f"'legs' cannot be {repr(text)[:80]}: write a list of {', '.join(map(repr, LEGS))}"
             )
         return Bound(names=tuple(text))
-    if name == "interface":
-        base = "".join(text.split()) if isinstance(text, str) else ""
-        if base not in (f"=={INPUT}", f"=={BASELINE}"):
-            raise InputError(
-                f'cannot hold \'interface\' to {repr(text)[:80]}: write "== input" or "== baseline"'
-            )
-        return Bound("==", base=base.removeprefix("=="))
+    if name in _WORDS:
+        words = "".join(text.split()) if isinstance(text, str) else ""
+        for known in _WORDS[name]:
+            if words == known.replace(" ", ""):
+                sign, _, base = known.rpartition(" ")
+                return Bound(MAY_CHANGE) if known == MAY_CHANGE else Bound(sign, base=base)
+        legal = " or ".join(f'"{known}"' for known in _WORDS[name])
+        raise InputError(f"cannot hold '{name}' to {repr(text)[:80]}: write {legal}")
     if isinstance(text, int) and not isinstance(text, bool):
         return Bound("==", text)
     match = _BOUND.fullmatch(text) if isinstance(text, str) else None
@@ -294,7 +304,7 @@ def hold(
         gaps += [leg.gap for leg in proof.legs_of(bound.names) if leg.gap]
         return replace(missing, held=not gaps, why="; ".join(gaps))
     if bound.base == BASELINE and baseline is None:
-        return replace(missing, why="it has no baseline: run `onnxgrad ci --update`")
+        return replace(missing, why=WITHOUT_BASELINE)
     if name == "interface":
         other = given if baseline is None or bound.base == INPUT else baseline
         same = _interface(result) == _interface(other)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from onnxgrad.jobs.ci.lock import Change
+from onnxgrad.jobs.ci.inputs import Change
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
 from onnxgrad.jobs.requirements import SIZES, Facts, Held
 from onnxgrad.report.parts import (
@@ -115,7 +115,13 @@ def refusal(model: ModelOutcome) -> str:
 
 
 def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
-    """Yields the lines on one model: its error, missed requirements, changes and notes."""
+    """Yields the lines on one model: what changed in the input, its error, missed requirements,
+    changes of the result, and notes.
+    """
+    if model.input_summary:
+        yield cell(f"  {model.input_summary}", "yellow" if model.ok else "red")
+        changed, more = first_of(model.input_changes, _CHANGES, verbose, "    ")
+        yield from (*(_change(c, "    ") for c in changed), *more)
     if model.error and all(held.held for held in model.requirements):
         yield cell(f"  {model.error}", "red")
     if model.status == "different" and model.proof is not None and model.proof.worst is not None:
@@ -141,9 +147,9 @@ def _requirement(held: Held) -> Text:
     return cell(f"  {mark}: required {held.name} {held.bound}{why}", style)
 
 
-def _change(change: Change) -> Text:
+def _change(change: Change, indent: str = "  changed ") -> Text:
     before, after = (_shown(change.what, value) for value in (change.before, change.after))
-    return cell(f"  changed {change.what}: {before} → {after}", "yellow")
+    return cell(f"{indent}{change.what}: {before} → {after}", "yellow")
 
 
 def _shown(what: str, value: Any) -> str:

@@ -450,4 +450,5 @@ def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provi
         noise=own,
         compared=found.compared(),
         unproved=found.reasons(),
+        infinite=found.infinite(),
     )

@@ -179,7 +179,8 @@ class Report(Plain):
     requested providers that have no kernel for any node of the result. `around`: operators of the
     custom nodes that cannot run here, whose operands were compared instead. `layers`: the values
     inside both models. `regions`: the comparison between discontinuities, if there was one.
-    `exact`: whether both models are the same algebra; it leaves the verdict unchanged.
+    `exact`: whether both models are the same algebra; it leaves the verdict unchanged. `infinite`:
+    outputs of the original with NaN or infinite elements.
     """
 
     json_keys = (
@@ -205,6 +206,7 @@ class Report(Plain):
     layers: Layers | None = None
     regions: Regions | None = None
     exact: Decision | None = None
+    infinite: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.ok
@@ -318,4 +320,5 @@ def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") ->
         compared=compared,
         unproved=tuple(unproved),
         idle=tuple(dict.fromkeys(name for r in reports for name in r.idle)),
+        infinite=tuple(dict.fromkeys(name for r in reports for name in r.infinite)),
     )

@@ -273,6 +273,11 @@ class Found:
         }
         return (*self.notes, *few, *self.small.values(), *halves.values())
 
+    def infinite(self) -> tuple[str, ...]:
+        """Returns the outputs with elements that are NaN or infinite."""
+        found = (name for (*_, name), (finite, total) in self.finite.items() if finite < total)
+        return tuple(dict.fromkeys(found))
+
     def _excused(self) -> Iterator[tuple[tuple[str, str, str], str, float]]:
         """Yields the place of each output with elements that differ and are excused, a sentence and
         their share; 0 if float64 proves the output.

@@ -16,8 +16,9 @@ from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import text_of, write_whole
+from onnxgrad.jobs.ci.inputs import Change, Input
+from onnxgrad.jobs.ci.weights import Weight, is_line
 from onnxgrad.jobs.requirements import Facts, Latency
-from onnxgrad.results import Plain
 from onnxgrad.version import __version__
 from onnxgrad.wording import printable_json
 
@@ -28,14 +29,16 @@ _AGAIN = "repair it, or write a new lock with `onnxgrad ci --update`"
 
 @dataclass(frozen=True)
 class Lock:
-    """The facts of each optimised model by its path from the recipe's folder, the `digests` of the
-    input models, the path of the `recipe` from the lock's folder, and the version of onnxgrad.
+    """The facts of each optimised model by its path from the recipe's folder, the `digests` and the
+    contents (`inputs`) of the input models, the path of the `recipe` from the lock's folder, and
+    the version of onnxgrad.
     """
 
     models: Mapping[str, Facts] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     recipe: str = ""
     made_by: str = __version__
+    inputs: Mapping[str, Input] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Returns the file's text, with the models sorted by name."""
@@ -44,12 +47,13 @@ class Lock:
             "version": VERSION,
             "onnxgrad": self.made_by,
             "recipe": self.recipe,
-            "models": {
-                name: {"sha256": self.digests.get(name, ""), **self.models[name].to_dict()}
-                for name in sorted(self.models)
-            },
+            "models": {name: self._entry(name) for name in sorted(self.models)},
         }
         return printable_json(data) + "\n"
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        found = {"sha256": self.digests.get(name, ""), **self.models[name].to_dict()}
+        return {**found, **({"input": self.inputs[name].to_dict()} if name in self.inputs else {})}
 
 
 def read(path: Path) -> Lock | None:
@@ -88,6 +92,7 @@ def read(path: Path) -> Lock | None:
         {name: entry.of("sha256", str) for name, entry in entries.items()},
         whole.of("recipe", str),
         whole.of("onnxgrad", str),
+        {name: entry.input() for name, entry in entries.items() if "input" in entry.entry},
     )
 
 
@@ -166,6 +171,24 @@ class _Reader:
             memory_on=self.of("memory_on", str, optional=True),
         )
 
+    def input(self) -> Input:
+        """Returns the record of the input model. Raises InputError."""
+        found = _Reader(self.path, f"{self.model}: input", self.of("input", dict))
+        for name, text in found.table("operators", str).items():
+            if not text.partition(" ")[0].isdecimal():
+                raise found._wrong(name, f"cannot be {text[:80]!r}")
+        for name, text in found.table("weights", str).items():
+            if not is_line(text):
+                raise found._wrong(name, f"cannot be {text[:80]!r}")
+        return Input(
+            found.of("producer", str),
+            found.table("opset", int),
+            found.of("graph", str),
+            found.of("operators", dict),
+            {name: Weight.of(text) for name, text in found.of("weights", dict).items()},
+            tuple(map(str, found.of("infinite", list))),
+        )
+
     def _wrong(self, key: str, what: str) -> InputError:
         where = ": ".join(filter(None, (str(self.path), self.model, f"'{key}'" if key else "")))
         return InputError(f"{where} {what}; {_AGAIN}")
@@ -207,17 +230,6 @@ def _same_latency(a: Latency | None, b: Latency | None) -> bool:
     meet = a.low <= b.high and b.low <= a.high
     same = (a.against, a.clock) == (b.against, b.clock)
     return same and (meet or abs(a.ratio - b.ratio) <= _LATENCY * b.ratio)
-
-
-@dataclass(frozen=True)
-class Change(Plain):
-    """`what` (`bytes`, `operators.MatMul`, `inputs.x`) changed from `before` to `after`, each None
-    if missing.
-    """
-
-    what: str
-    before: Any
-    after: Any
 
 
 def changes(before: Facts, after: Facts) -> tuple[Change, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from onnxgrad.errors import NotProved
-from onnxgrad.jobs.ci.lock import Change
+from onnxgrad.jobs.ci.inputs import Change, Input
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Facts, Held
 from onnxgrad.results import Plain, WithPage, in_form
@@ -38,13 +38,15 @@ class ModelOutcome(Plain):
     `name`: its path from the recipe's folder. `digest`: sha256 of the model with its weights.
     `given`, `result`: its facts before and after. `output`: where the result was written, if it
     was. `removed`: the path of an older result that was removed because the new one was refused.
-    `error`: one line, why the work ended early or which requirement is missed. `done`: the outcome
+    `error`: one line, why the work ended early or which requirement is missed. `input`: the content
+    of the input model, `input_summary` and `input_changes`: what changed there since the lock.
+    `changes`: what changed in the result. `done`: the outcome
     of rewriting and its proof, without the program.
     """
 
     json_keys = (
         "name status exit_code error? sha256=digest? output removed given result "
-        "requirements changes proof notes seconds:.3f"
+        "requirements input_summary? input_changes changes proof notes seconds:.3f"
     )
 
     name: str
@@ -57,6 +59,9 @@ class ModelOutcome(Plain):
     given: Facts | None = None
     result: Facts | None = None
     requirements: tuple[Held, ...] = ()
+    input: Input | None = None
+    input_summary: str = ""
+    input_changes: tuple[Change, ...] = ()
     changes: tuple[Change, ...] = ()
     done: Outcome | None = None
     notes: tuple[str, ...] = ()

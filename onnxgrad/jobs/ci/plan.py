@@ -139,6 +139,8 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
             locked=lock is not None,
             updating=updating,
             setup=setup,
+            digest="" if lock is None else lock.digests.get(name, ""),
+            former=None if lock is None else lock.inputs.get(name),
         )
         for name, (options, gates) in wanted.items()
     )

@@ -89,8 +89,9 @@ def _carried_out(plan: Plan, options: CiOptions, hooks: CiHooks, began: float) -
         before = {} if plan.lock is None else plan.lock.models
         results = {o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result}
         digests = {o.name: o.digest for o in outcomes if o.result}
+        inputs = {o.name: o.input for o in outcomes if o.result and o.input}
         where = recipe_from(plan.lock_path, Path(plan.recipe.where))
-        locks.write(plan.lock_path, Lock(results, digests, where))
+        locks.write(plan.lock_path, Lock(results, digests, where, inputs=inputs))
         hooks.wrote(plan.lock_path)
     return report
 

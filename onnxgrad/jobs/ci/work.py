@@ -20,6 +20,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import remove, save_all, to_proto
 from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.storage.protection import protecting
+from onnxgrad.jobs.ci.inputs import Changed, Input, changed, hold_outputs, hold_weights, input_of
 from onnxgrad.jobs.ci.lock import changes
 from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
@@ -62,7 +63,9 @@ class Setup:
 class Job:
     """One model: `name` relative to the recipe, `path` and `output` (None: not written) as absolute
     paths, the `options` and `gates` of the recipe `where`. `baseline`: the entry of the lock.
-    `locked`: whether a lock exists. `updating`: whether the lock will be written.
+    `locked`: whether a lock exists. `updating`: whether the lock will be written. `digest`,
+    `former`: digest and content of the input model in the lock. `recording`: whether the samples
+    that the recipe expects are written anew.
     """
 
     name: str
@@ -76,6 +79,9 @@ class Job:
     locked: bool = False
     updating: bool = False
     setup: Setup = field(default_factory=Setup)
+    digest: str = ""
+    former: Input | None = None
+    recording: bool = False
 
     @property
     def required(self) -> Mapping[str, Any]:
@@ -149,6 +155,7 @@ def _carry_out(
         outcome.digest = digest(job.path)
         outcome.given = facts_of(program, program.proto)
         check_operators(job.required, operators_of(program), job.where, others=True)
+        _compare_input(job, outcome, program)
 
     def write(program: Program) -> bool:
         if outcome.exit_code or not may_write() or job.output is None:
@@ -172,6 +179,32 @@ def _carry_out(
         raise error
 
 
+class _Replaced(NotProved):
+    """The input model changed as the recipe does not accept."""
+
+
+def _compare_input(job: Job, outcome: ModelOutcome, program: Program) -> None:
+    """Records the content of the input, and what changed since the lock. Raises _Replaced if the
+    recipe refuses that.
+    """
+    same = job.baseline is not None and outcome.digest == job.digest
+    seen = Changed()
+    outcome.input = (job.former if same else None) or input_of(program.proto, program.folder)
+    if job.baseline is not None and not same:
+        now = program.proto, program.folder
+        seen = changed(job.former, outcome.input, now, job.output or "")
+        outcome.input_summary, outcome.input_changes = seen.summary, seen.changes
+    known = job.baseline is not None or job.updating
+    outcome.requirements = hold_weights(job.required, seen, known, job.updating)
+    if seen.summary and not all(held.held for held in outcome.requirements):
+        raise _Replaced(_missed(job, outcome))
+
+
+def _missed(job: Job, outcome: ModelOutcome) -> str:
+    missed = "; ".join(held.why for held in outcome.requirements if not held.held)
+    return f"requirement of {job.where} not met: {missed}" if missed else ""
+
+
 def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
     """Measures the result, checks its requirements, and compares it with the lock."""
     outcome.adopt(done)
@@ -189,7 +222,7 @@ def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
         outcome.fail(refused[0], NotProved.exit_code, refused[1])
     elif not job.proves:
         outcome.status = "unproved"
-    elif outcome.changes:
+    elif outcome.changes or outcome.input_summary:
         outcome.status = "changed"
 
 
@@ -197,9 +230,8 @@ def _refused(job: Job, outcome: ModelOutcome) -> tuple[Status, str] | None:
     """Returns why the result is refused, as a status and a line, or None."""
     if not job.proves and not job.gates.allow_unproved:
         return "unproved", _UNPROVED.format(job.where)
-    missed = [held.why for held in outcome.requirements if not held.held]
-    if missed:
-        return "failed", f"requirement of {job.where} not met: {'; '.join(missed)}"
+    if missed := _missed(job, outcome):
+        return "failed", missed
     if job.locked and job.baseline is None and not job.updating:
         return "unknown", _UNKNOWN
     return None
@@ -252,12 +284,20 @@ def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
     held = [
         hold(name, bound_of(name, text), result, given, baseline=baseline, proof=outcome.proof)
         for name, text in job.required.items()
+        if name != "weights"
     ]
-    return (*held, *within_tolerance(job.gates.tolerance, outcome.proof))
+    if outcome.input is not None:
+        outcome.input = outcome.input.proved_by(outcome.proof)
+        if outcome.input_summary and job.former is not None:
+            allowed = job.options.allow_empty
+            held += hold_outputs(job.required, job.former, outcome.input, allowed)
+    return (*outcome.requirements, *held, *within_tolerance(job.gates.tolerance, outcome.proof))
 
 
 def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
     status: Status = "not proved" if error.exit_code == NotProved.exit_code else "error"
+    if isinstance(error, _Replaced):
+        status = "failed"
     if isinstance(error, RewriteRefuted):
         outcome.adopt(replace(error.done or Outcome(), report=error.report))
         if error.report.verdict == DIFFERENT:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.load import load
+from onnxgrad.jobs.ci.inputs import Change
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Held
@@ -49,7 +50,9 @@ def _overview(found: CiReport) -> dict[str, Any]:
     word, _, text = found.verdict.partition(": ")
     answer = verdict("good" if found.ok else "bad", word, text)
     noted(answer, map(found.gone_text, found.gone), "plain" if found.updating else "bad")
-    noted(answer, (f"{m.name}: {m.error}" for m in found.worst_first if m.error), "bad")
+    for m in found.worst_first:
+        tone = "plain" if m.ok else "bad"
+        noted(answer, (f"{m.name}: {text}" for text in (m.input_summary, m.error) if text), tone)
     cards = [card(status, number(count)) for status, count in found.counts.items()]
     models = table_section("Models", models_table(found, seconds=False))
     return report_data("ci", found.recipe, answer, cards, [models])
@@ -58,8 +61,9 @@ def _overview(found: CiReport) -> dict[str, Any]:
 def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
     given, result = outcome.given, outcome.result
     sections = [
+        _changes("Input", "the input changed since the lock", outcome.input_changes),
         _requirements(outcome),
-        _changes(outcome),
+        _changes("Changes", "changed since the lock", outcome.changes),
         *_rewriting(outcome, folder),
         *proof_sections(outcome.proof),
         _latency(outcome),
@@ -73,6 +77,7 @@ def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
         answer |= {"text": f"{word}{proof['text']}", "notes": proof["notes"]}
     noted(answer, outcome.notes)
     older = f"the older result {outcome.removed} is removed" if outcome.removed else ""
+    noted(answer, [outcome.input_summary], "plain" if outcome.ok else "bad")
     noted(answer, [outcome.error, older], "bad")
     return report_data("ci", outcome.name, answer, _cards(outcome), sections)
 
@@ -101,10 +106,10 @@ def _row(held: Held) -> Sequence[Text | str]:
     return cell(held.name), cell(held.bound), _number(held.value), _number(held.limit), met
 
 
-def _changes(outcome: ModelOutcome) -> Section | None:
-    rows = ((cell(c.what), _value(c.before), _value(c.after)) for c in outcome.changes)
-    made = table("changed since the lock", ">before", ">after", rows=rows)
-    return table_section("Changes", made) if made.rows else None
+def _changes(title: str, heading: str, changes: Iterable[Change]) -> Section | None:
+    rows = ((cell(c.what), _value(c.before), _value(c.after)) for c in changes)
+    made = table(heading, ">before", ">after", rows=rows)
+    return table_section(title, made) if made.rows else None
 
 
 def _rewriting(outcome: ModelOutcome, folder: Path) -> list[Section | None]:

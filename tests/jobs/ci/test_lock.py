@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.ci.lock import Change, Lock, NewerLock, changes, read, settled, write
+from onnxgrad.jobs.ci.inputs import Change
+from onnxgrad.jobs.ci.lock import Lock, NewerLock, changes, read, settled, write
 from onnxgrad.jobs.requirements import Facts, Latency
 
 FACTS = Facts(
