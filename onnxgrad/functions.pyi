@@ -189,6 +189,7 @@ def ci(
     recipe: str | os.PathLike[str] | None = None,
     *,
     update: bool = False,
+    record: bool = False,
     jobs: Several = 1,
     dask: Text | None = None,
     keep_going: bool = False,

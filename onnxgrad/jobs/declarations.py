@@ -369,6 +369,19 @@ class Gates(Declaration):
         flag=None,
         toml="verify.tolerance",
     )
+    expect: Text | None = option(
+        None,
+        "samples for `onnxgrad ci`: an .npz with inputs and the outputs that results must have; "
+        "{name} and {folder} are the model's, as in `out`",
+        flag=None,
+        toml="verify.expect",
+    )
+    expect_within: Annotated[float, Range(0, FINITE)] = option(
+        1e-3,
+        "how far an output may move from the samples, as a share of its largest value",
+        flag=None,
+        toml="verify.expect_within",
+    )
     bench: bool = option(
         False, "measure latency even if no requirement needs it", flag=None, toml="bench.run"
     )
@@ -393,6 +406,11 @@ class CiOptions(Declaration):
         file="read",
     )
     update: bool = option(False, "write a new lock if every model passes", toml=None)
+    record: bool = option(
+        False,
+        "with --update: write the samples that verify.expect names, from the accepted results",
+        toml=None,
+    )
     jobs: Several = option(
         1, "number of models to process at once (default: 1)", metavar="N", toml=None
     )

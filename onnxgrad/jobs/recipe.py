@@ -16,6 +16,8 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that the caller names.
     tolerance = 1e-6                      # of max|y|, in addition to the calibrated one
     rtol = 1e-2                           # replaces it, as `onnxgrad verify --rtol`; also atol and
     metric = ["cosine=0.999"]             # metric; rtol = { logits = 1e-2 } is for one output
+    expect = "golden/{name}.npz"          # for `onnxgrad ci`: outputs stay within a share of these
+    expect_within = 1e-3
 
     [tool.onnxgrad.models."unet*.onnx"]   # the options above again, for these models alone, and:
     require = { MatMul = "<=164", "MatMul+Gemm" = "<=200", bytes = "<= -10%" }
@@ -271,6 +273,8 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
     if "verify.inputs" in flat:
         files = several(flat["verify.inputs"], "inputs")
         flat["verify.inputs"] = [_beside(folder, item) for item in files]
+    if "verify.expect" in flat:
+        flat["verify.expect"] = os.path.join(folder, flat["verify.expect"])
     return {**flat, **{k: _from(folder, flat[k]) for k in ("join", "before", "after") if k in flat}}
 
 

@@ -37,7 +37,8 @@ class ModelOutcome(Plain):
 
     `name`: its path from the recipe's folder. `digest`: sha256 of the model with its weights.
     `given`, `result`: its facts before and after. `output`: where the result was written, if it
-    was. `removed`: the path of an older result that was removed because the new one was refused.
+    was; `recorded`: where its samples were. `removed`: the path of an older result that was removed
+    because the new one was refused.
     `error`: one line, why the work ended early or which requirement is missed. `input`: the content
     of the input model, `input_summary` and `input_changes`: what changed there since the lock.
     `changes`: what changed in the result. `done`: the outcome
@@ -55,6 +56,7 @@ class ModelOutcome(Plain):
     error: str = ""
     digest: str = ""
     output: str | None = None
+    recorded: str | None = None
     removed: str | None = None
     given: Facts | None = None
     result: Facts | None = None

@@ -8,7 +8,7 @@ import glob
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -93,10 +93,16 @@ class Plan:
     gone: tuple[str, ...]
 
 
-def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = None) -> Plan:
+def plan_of(
+    recipe: Recipe,
+    *,
+    updating: bool = False,
+    setup: Setup | None = None,
+    recording: bool = False,
+) -> Plan:
     """Returns the plan, and refuses everything that can be refused before any work: globs without
     files, results with the same path, a lock that cannot be read. `updating`: the lock will be
-    written, so it may be damaged.
+    written, so it may be damaged. `recording`: stored samples will be written.
 
     Raises InputError.
     """
@@ -107,6 +113,7 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
         name: (recipe.options(name, OptimizeOptions(), by), recipe.gates(name, by))
         for name, by in found.items()
     }
+    wanted = _with_samples(recipe, folder, wanted, recording)
     for options, gates in wanted.values():
         _check_options(options, gates, ready(setup), recipe.where, folder)
     lifted = {name for name, (options, _) in wanted.items() if options.lift is not False}
@@ -141,6 +148,7 @@ def plan_of(recipe: Recipe, *, updating: bool = False, setup: Setup | None = Non
             setup=setup,
             digest="" if lock is None else lock.digests.get(name, ""),
             former=None if lock is None else lock.inputs.get(name),
+            recording=recording and gates.expect is not None,
         )
         for name, (options, gates) in wanted.items()
     )
@@ -252,15 +260,13 @@ def _outputs(
     if out is None:
         return {}
     pattern = out if "{" in out else f"{out.rstrip('/')}/{{name}}.onnx"
-    _check_pattern(pattern, recipe.where)
+    _check_pattern(pattern, f"{recipe.where}: out")
     taken: dict[str, str] = {}
     found: dict[str, str] = {}
     results: list[str] = []
     models = {os.path.realpath(folder / name): name for name in names}
     for name in names:
-        # in one step: a name may have braces
-        parts = {"{name}": Path(name).stem, "{folder}": Path(name).parent.as_posix()}
-        file = "".join(parts.get(part, part) for part in _FIELD.split(pattern))
+        file = _filled(pattern, name)
         made = [folder / file, *([prepare_path(folder / file)] if name in lifted else [])]
         found[name] = os.path.realpath(made[0])
         for place in map(os.path.realpath, made):
@@ -292,10 +298,57 @@ def _check_next_time(recipe: Recipe, name: str) -> None:
             )
 
 
+def _with_samples(
+    recipe: Recipe,
+    folder: Path,
+    wanted: Mapping[str, tuple[OptimizeOptions, Gates]],
+    recording: bool,
+) -> dict[str, tuple[OptimizeOptions, Gates]]:
+    """Returns the options with the file of each model's samples. Raises InputError if it is
+    missing, or is to be recorded for two models.
+    """
+    taken: dict[str, str] = {}
+    found = dict(wanted)
+    for name, (options, gates) in wanted.items():
+        if gates.expect is None:
+            continue
+        where = f"{recipe.where}: verify.expect"
+        _check_pattern(gates.expect, where)
+        file = os.path.abspath(folder / _filled(os.path.relpath(gates.expect, folder), name))
+        shown = os.path.relpath(file, folder).replace(os.sep, "/")
+        if not file.endswith(".npz"):
+            raise InputError(f"{where}: '{shown}' must end in .npz")
+        if options.lift is not False:
+            raise InputError(f"{where}: does not apply with lift, which splits the result")
+        if recording and file in taken:
+            raise InputError(
+                f"{where}: '{shown}' would hold the samples of {taken[file]} and {name}: write for "
+                "example 'golden/{name}.npz'"
+            )
+        if not recording and not os.path.isfile(file):
+            raise InputError(
+                f"{where}: there is no {shown}: `onnxgrad ci --update --record` writes it"
+            )
+        taken[file] = name
+        found[name] = options, replace(gates, expect=file)
+    if recording and not taken:
+        raise InputError(
+            f"{recipe.where}: nothing to record: name a file with expect in "
+            f"{heading(recipe.where, 'verify')}"
+        )
+    return found
+
+
+def _filled(pattern: str, name: str) -> str:
+    """Returns the file of a model that a pattern with {name} and {folder} stands for."""
+    parts = {"{name}": Path(name).stem, "{folder}": Path(name).parent.as_posix()}
+    return "".join(parts.get(part, part) for part in _FIELD.split(pattern))  # in one step
+
+
 def _check_pattern(pattern: str, where: str) -> None:
     for field in _FIELD.findall(pattern):
         if field not in _FIELDS:
             known = " and ".join(_FIELDS)
-            raise InputError(f"{where}: out = {pattern!r}: unknown field '{field}'; use {known}")
+            raise InputError(f"{where} = {pattern!r}: unknown field '{field}'; use {known}")
     if set("{}") & set(_FIELD.sub("", pattern)):
-        raise InputError(f"{where}: out = {pattern!r}: a brace has no partner")
+        raise InputError(f"{where} = {pattern!r}: a brace has no partner")

@@ -83,8 +83,8 @@ def _carried_out(plan: Plan, options: CiOptions, hooks: CiHooks, began: float) -
         seconds=time.monotonic() - began,
     )
     for outcome in outcomes:
-        if outcome.output is not None:
-            hooks.wrote(Path(plan.recipe.where).parent / outcome.output)
+        for name in filter(None, (outcome.output, outcome.recorded)):
+            hooks.wrote(Path(plan.recipe.where).parent / name)
     if report.updated:
         before = {} if plan.lock is None else plan.lock.models
         results = {o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result}
@@ -113,9 +113,14 @@ def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
     recipe = replace(recipe, ci={**recipe.ci, **mine})
     setup = Setup(*(tuple(map(os.path.abspath, f)) for f in (options.plugins, options.custom_ops)))
     ready(setup, hooks.passes)
-    plan = plan_of(recipe, updating=options.update, setup=setup)
+    if options.record and not options.update:
+        record, update = option("--record", "record"), option("--update", "update=True")
+        raise InputError(f"{record} needs {update}: samples come from accepted results")
+    plan = plan_of(recipe, updating=options.update, setup=setup, recording=options.record)
     if options.recipe is None:
-        _check_below(plan, {"out", *(["lock"] if options.update else [])} - mine.keys())
+        more = {"lock": options.update, "verify.expect": options.record}
+        written = {"out", *(key for key, does in more.items() if does)}
+        _check_below(plan, written - mine.keys())
     return plan
 
 
@@ -124,9 +129,11 @@ def _check_places(plan: Plan, options: CiOptions, hooks: CiHooks) -> None:
     if options.update:
         check_output(plan.lock_path)
     for job in plan.jobs:
-        if job.output is not None:
-            make_folder(Path(job.output).parent, f"{plan.recipe.where}: out:")
-            check_output(Path(job.output))
+        sample = job.gates.expect if job.recording else None
+        for key, place in (("out", job.output), ("verify.expect", sample)):
+            if place is not None:
+                make_folder(Path(place).parent, f"{plan.recipe.where}: {key}:")
+                check_output(Path(place))
     hooks.accept(plan)
     running = [job.options for job in plan.jobs if job.runs]
     for provider in dict.fromkeys(o.provider for o in running):
@@ -140,6 +147,7 @@ def _check_below(plan: Plan, keys: set[str]) -> None:
     where = plan.recipe.where
     folder = Path(where).absolute().parent.resolve()
     written = [("out", job.output) for job in plan.jobs if job.output is not None]
+    written += [("verify.expect", j.gates.expect) for j in plan.jobs if j.gates.expect is not None]
     for key, place in [*written, ("lock", str(plan.lock_path))]:
         if key in keys and not Path(place).resolve().is_relative_to(folder):
             again = option(f"onnxgrad ci {where}", f"ci({where!r})")

@@ -1,7 +1,7 @@
 """Weights as the lock records them: one line of at most 100 bytes for each constant tensor of a
 model, and the differences between two records.
 
-    "fc.weight": "f32[10,64] 9f86d081884c norm=4.531 min=-0.32 max=0.31 zero_rows=2"
+    "fc.weight": "f32[10,64] 9f86d081884c norm=4.53127 min=-0.32 max=0.31 zeros=2"
     "threshold": "f32[1] 5891b5b522d5 = 0.3"
 """
 
@@ -64,9 +64,9 @@ class Weight:
         begin = f"{self.kind or counted(self.count, 'weight')} {self.digest}"
         if self.values and len(text := f"{begin} = {self.values}") <= MOST_BYTES:
             return text
-        found = [("nan", self.bad), ("zero_rows", self.zero_rows)]
+        found = [("nan", self.bad), ("zeros", self.zero_rows)]
         more = "".join(f" {name}={count}" for name, count in found if count)
-        return f"{begin} norm={self.norm:.4g} min={self.low:.3g} max={self.high:.3g}{more}"
+        return f"{begin} norm={self.norm:.6g} min={self.low:.3g} max={self.high:.3g}{more}"
 
     @property
     def is_float(self) -> bool:
@@ -98,7 +98,7 @@ class Weight:
 
 _LINE = re.compile(
     r"(?P<kind>[\d,]+ weights?|\S+) (?P<digest>[0-9a-f]+) norm=(?P<norm>\S+) min=(?P<low>\S+) "
-    r"max=(?P<high>\S+)(?: nan=(?P<bad>\d+))?(?: zero_rows=(?P<rows>\d+))?"
+    r"max=(?P<high>\S+)(?: nan=(?P<bad>\d+))?(?: zeros=(?P<rows>\d+))?"
 )
 _GROUP = re.compile(r"([\d,]+) weights?")
 
@@ -222,8 +222,9 @@ class _Tally:
             self.digest.update(repr(array.tolist()).encode("utf-8", "backslashreplace"))
             self.rows = self.columns = None
             return
-        self.digest.update(np.ascontiguousarray(array).data.cast("B"))
-        if array.size <= _VALUES and math.prod(self.shape) == array.size:
+        self.digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        whole = math.prod(self.shape) == array.size and array.dtype.kind != "c"
+        if whole and 0 < array.size <= _VALUES:
             self.values = " ".join(str(v).replace(" ", "") for v in array)
         wide = array
         if array.dtype.kind == "c":

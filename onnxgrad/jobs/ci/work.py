@@ -24,6 +24,7 @@ from onnxgrad.jobs.ci.inputs import Changed, Input, changed, hold_outputs, hold_
 from onnxgrad.jobs.ci.lock import changes
 from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
+from onnxgrad.jobs.ci.samples import hold_samples, record
 from onnxgrad.jobs.declarations import Gates, OptimizeOptions
 from onnxgrad.jobs.declared import files_read
 from onnxgrad.jobs.lift import prepare_path
@@ -103,6 +104,7 @@ def files_of(job: Job) -> list[str]:
     """Returns the files that the work on a model reads."""
     other = bound_of("latency", job.required.get("latency", 0)).of
     more = [] if not other else [os.path.join(job.folder, other)]
+    more += [job.gates.expect] if job.gates.expect is not None and not job.recording else []
     setup = (*job.setup.plugins, *job.setup.custom_ops)
     return [job.path, job.where, *files_read(job.options), *setup, *more]
 
@@ -158,12 +160,17 @@ def _carry_out(
         _compare_input(job, outcome, program)
 
     def write(program: Program) -> bool:
-        if outcome.exit_code or not may_write() or job.output is None:
+        if outcome.exit_code or not may_write():
+            return False
+        if job.recording and job.gates.expect is not None:
+            record(program, job.options, job.gates.expect)
+            outcome.recorded = _shown(job, job.gates.expect)
+        if job.output is None:
             return False
         out = Path(job.output)
         first = {} if done.prepare is None else {prepare_path(out): done.prepare}
         save_all({**first, out: program})
-        outcome.output = _shown(job)
+        outcome.output = _shown(job, job.output)
         return True
 
     hooks = Hooks(
@@ -254,10 +261,10 @@ def withdraw(job: Job, outcome: ModelOutcome) -> None:
         if job.options.lift is not False and (prepare := prepare_path(Path(job.output))).exists():
             remove(prepare, keep=_weights(job))
     except InputError as error:
-        what = str(error).replace(job.output, _shown(job))
+        what = str(error).replace(job.output, _shown(job, job.output))
         outcome.fail("error", error.exit_code, f"{outcome.error}; the older result {what}")
     else:
-        outcome.removed = _shown(job)
+        outcome.removed = _shown(job, job.output)
 
 
 def _weights(job: Job) -> set[Path]:
@@ -268,9 +275,9 @@ def _weights(job: Job) -> set[Path]:
         return set()
 
 
-def _shown(job: Job) -> str:
-    """Returns the output as written in the recipe."""
-    return os.path.relpath(job.output or "", job.folder).replace(os.sep, "/")
+def _shown(job: Job, path: str) -> str:
+    """Returns the name of a file from the recipe's folder."""
+    return os.path.relpath(path, job.folder).replace(os.sep, "/")
 
 
 def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
@@ -286,6 +293,8 @@ def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
         for name, text in job.required.items()
         if name != "weights"
     ]
+    if not job.recording:
+        held += hold_samples(done.program, job.options, job.gates)
     if outcome.input is not None:
         outcome.input = outcome.input.proved_by(outcome.proof)
         if outcome.input_summary and job.former is not None:
