@@ -166,7 +166,7 @@ def indices_of(at: Site) -> tuple[list[str], str]:
 
 @in_place("Einsum")
 def einsum(at: Site) -> Layout:
-    """Rows stay on an index of the result, in every operand that has it."""
+    """Rows stay on an index of the result, in every operand that has it; shared ones repeat."""
     terms, right = indices_of(at)
     found = {
         (terms[k][layout.axis], layout.outer, at.sizes(k)[layout.axis]) for k, layout in _placed(at)
@@ -178,7 +178,7 @@ def einsum(at: Site) -> Layout:
         raise Refused(f"it contracts index {index}, on which the rows stand")
     for k, term in enumerate(terms):
         if index in term and at.at(k) is None:
-            raise Refused("a shared operand has the index of the rows")
+            at.tile(k, Layout(term.index(index), outer))
     return Layout(right.index(index), outer)
 
 

@@ -41,14 +41,17 @@ def gather_of_rows(at: Site) -> Layout:
 
 @in_place("GatherND")
 def gather_nd(at: Site) -> Layout:
-    """Rows stay on a batch axis. If the first component of the indices counts rows, it becomes a
-    batch axis.
+    """Rows stay on a batch axis, or on an axis of indices into shared elements. If the first
+    component of the indices counts rows, it becomes a batch axis.
     """
-    if at.attr("batch_dims", 0) and at.at(0) is not None and at.at(1) is not None:
+    rows, batch = at.at(1), int(at.attr("batch_dims", 0))
+    if at.at(0) is None and rows is not None and batch <= rows.axis < at.rank(1) - 1:
+        return rows
+    if batch and at.at(0) is not None and at.at(1) is not None:
         if not (at.moved(0, FRONT) and at.moved(1, FRONT)) or at.sizes(0)[0] != at.sizes(1)[0]:
             raise Refused("its rows are not in front")
         return FRONT
-    if at.count == 1 or at.at(0) is None or at.attr("batch_dims", 0):
+    if at.count == 1 or at.at(0) is None or batch:
         raise Refused("no rule in place")
     if at.first() != Layout(0) or at.sizes(0)[0] != 1 or at.binding.block.opsets[""] < 12:
         raise Refused("its rows are not in front")

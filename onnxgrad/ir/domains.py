@@ -100,6 +100,13 @@ REDUCTIONS = (
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
 
+# the result holds the tensors of sequences or optionals, or one of them, or their number
+SEQUENCES = (
+    "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt",
+    "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
+    "SplitToSequence",
+)  # fmt: skip
+
 # an element of the result comes from a random generator
 RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",

@@ -10,6 +10,7 @@ from onnxgrad.batching.layout import FRONT, Layout, joined
 from onnxgrad.batching.site import Site
 from onnxgrad.batching.walk import follow_rows
 from onnxgrad.errors import InputError
+from onnxgrad.grad.weights.kept import kept
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import program_of
@@ -103,12 +104,13 @@ def _named(inputs: Sequence[Var], name: str, batch: int | None) -> tuple[Var, La
 
 def open_rows(
     program: Program, names: Sequence[str] | None = None, *, batch: int | None = None,
-    symbol: str = "batch", along: str = "auto", branches: bool = True,
+    symbol: str = "batch", along: str = "auto", branches: bool = True, weights: bool = True,
 ) -> Opened:  # fmt: skip
     """Makes the fixed batch of inputs dynamic. `program` is changed.
 
     `names` and `batch` choose the inputs, as in `chosen_inputs`. `symbol` names the new size.
-    `along` and `branches` are those of `follow_rows`. Raises InputError, which names the node, if
+    `along` and `branches` are those of `follow_rows`. `weights`: keep them as they are, not as part
+    of constants, if the batch can be opened so. Raises InputError, which names the node, if
     rows depend on each other or no rule applies.
     """
     inputs, count = chosen_inputs(program, names, batch)
@@ -117,6 +119,22 @@ def open_rows(
         raise InputError(
             f"the size '{symbol}' exists already; {option('--symbol', 'symbol')} names it"
         )
+    if count > 1 and weights:
+        whole = copy_of(to_proto(program))
+        try:
+            with kept(program):
+                return open_rows(
+                    program,
+                    names,
+                    batch=batch,
+                    symbol=symbol,
+                    along=along,
+                    branches=branches,
+                    weights=False,
+                )
+        except InputError:  # rows computed from weights are equal only by their values
+            program = program_of(whole, program.folder, digests=program.digests)
+            inputs, count = chosen_inputs(program, names, batch)
     more = f",{_FOLD_MORE},remove-unused" if count > 1 else ""
     Pipeline.of(passes=PREPARE + more).run(program)
     shared = _shared(program.main, inputs, count)
@@ -127,7 +145,9 @@ def open_rows(
     except InputError as error:
         if spare is not None:  # an If once per row
             again = program_of(spare, program.folder, digests=program.digests)
-            return open_rows(again, names, batch=batch, symbol=symbol, along=along, branches=False)
+            return open_rows(
+                again, names, batch=batch, symbol=symbol, along=along, branches=False, weights=False
+            )
         raise type(error)("; ".join([str(error), *shared])) from None
     outputs = _outputs(program.main, done)
     notes = [*shared, *_notes(outputs)]

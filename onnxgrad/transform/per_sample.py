@@ -56,11 +56,12 @@ def any_batch(program: Program) -> tuple[Program, int]:
     if not isinstance(size, int) or not size:
         return program, 0
     try:
-        opened = open_rows(program, names, batch=size, along="keep")
+        return open_rows(program, names, batch=size, along="keep").program, size
     except InputError as error:
-        how = "`onnxgrad open-batch MODEL --inputs NAME.AXIS,... -o OUT` opens another axis"
-        raise InputError(f"per sample, by first axes of size {size}: {error}; {how}") from None
-    return opened.program, size
+        raise InputError(
+            f"per sample, by first axes of size {size}: {error}; export the model with a dynamic "
+            "batch, or open another axis: `onnxgrad open-batch MODEL --inputs NAME.AXIS,... -o OUT`"
+        ) from None
 
 
 def _symbols(program: Program) -> list[str]:

@@ -142,3 +142,16 @@ def test_real_models(name: str) -> None:
             onnxgrad.open_batch(path)
         return
     assert not opened(onnx.load(path)).scanned
+
+
+def test_weights_stay() -> None:
+    """A constant that the file computes from a weight would ignore a new value of the weight."""
+    model = parse("""g (float[4,3] x) => (float[4,3] y) <float[3,2] w = {1,2,3,4,5,6}> {
+        t = Transpose (w)  p = MatMul (x, w)  y = MatMul (p, t) }""")
+    made = onnxgrad.open_batch(model, ["x"], verify=False)
+    assert [t.name for t in made.graph.initializer] == ["w"]
+    # rows of a table that are equal by its values alone become one row
+    equal = parse("""g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {1,2,3,1,2,3}> {
+        n = Neg (w)  y = Add (x, n) }""")
+    made = onnxgrad.open_batch(equal, ["x"], verify=False)
+    assert made.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"

@@ -105,6 +105,41 @@ def test_a_fixed_batch_has_the_gradients_of_any(text: str) -> None:
         np.testing.assert_allclose(run(fixed, feeds)[name], value, rtol=1e-6, err_msg=name)
 
 
+W = "<float[3,2] W = {0.5,-0.2, 0.3,0.7, -0.6,0.1}>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # a weight that a transpose of a constant would hide
+        f"g (float[4,3] x) => (float[4,3] y) {W} {{ t = Transpose (W) p = MatMul (x, W) q = MatMul (p, t) y = Tanh (q) }}",
+        # a lookup of weights by computed indices
+        f"g (float[4,3] x) => (float[4,2] y) {W} {{ i = ArgMax <axis = 1> (x) y = GatherND (W, i) }}",
+        # zeros of the batch's size
+        f"""g (float[4,3] x) => (float[4,2] y) {W} {{ n = Constant <value_ints = [4, 2, 2]> () z = ConstantOfShape (n)
+          p = MatMul (x, W) a = Einsum <equation = "bi,bij->bj"> (p, z) c = Add (p, a) y = Sin (c) }}""",
+    ],
+)
+def test_a_fixed_batch_keeps_its_weights(text: str) -> None:
+    model = parse(text)
+    made = onnxgrad.gradient(model, "W", "y", adjoint="input", per_sample=True)
+    found = feeds_for(made, seed=0, dims={"batch": 4})
+    each = run(made, found)["W_grad"]
+    whole = onnxgrad.gradient(model, "W", "y", adjoint="input")
+    for i in range(4):
+        seed = np.zeros_like(found["y_grad"])
+        seed[i] = found["y_grad"][i]
+        alone = run(whole, {"x": found["x"], "y_grad": seed})["W_grad"]
+        np.testing.assert_allclose(each[i], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_a_derivative_of_a_fixed_batch_names_the_order_that_works() -> None:
+    model = parse(f"g (float[4,3] x) => (float[4,2] y) {W} {{ p = MatMul (x, W) y = Tanh (p) }}")
+    product = onnxgrad.hessian_vector_product(model, "x", "y[0]")
+    with pytest.raises(InputError, match="open the batch of the model first, then form its deriv"):
+        onnxgrad.open_batch(product, ["x", "x_tangent"], verify=False)
+
+
 def test_convolutions_run_by_rule() -> None:
     judged(weights(CNN), {"x": 0, "t": 0}, ["x", "w"], "loss")
     program = load_own(weights(CNN))

@@ -91,6 +91,21 @@ def kept(parts: Any) -> list[str]:
     return [r.name for r in parts.manifest.residuals]
 
 
+@pytest.mark.parametrize("keep", ["auto", "everything", "nothing"])
+@pytest.mark.parametrize(
+    "middle",
+    [
+        "q = SplitToSequence <axis = 0, keepdims = 0> (t) e = SequenceAt (q, z) s = Sin (e) r = SequenceInsert (q, s) y = ConcatFromSequence <axis = 0, new_axis = 1> (r)",
+        "q = Optional (t) e = OptionalGetElement (q) y = Mul (e, e)",
+    ],
+)
+def test_sequences_and_optionals_are_computed_again(middle: str, keep: str) -> None:
+    model = parse(f"""g (float[2,3] x) => (float[N,3] w) {{
+        z = Constant <value_int = 0> () h = Exp (x) t = Tanh (h) {middle} w = Mul (y, y) }}""")
+    parts = agree(model, keep, {"x": normal(2, 3)}, by=reference, rtol=1e-9)
+    assert all(r.dtype == "f32" for r in parts.manifest.residuals)
+
+
 @pytest.mark.parametrize(
     "keep",
     [

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS, SEQUENCES
 from onnxgrad.ir.sizes import symbols
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
@@ -29,7 +29,7 @@ PRODUCTS = frozenset((
 _LAYOUT = (
     "CenterCropPad", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten",
     "Gather", "Pad", "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split",
-    "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
+    "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", *SEQUENCES,
 )  # fmt: skip
 _NORMS = (
     "BatchNormalization", "Dropout", "GroupNormalization", "InstanceNormalization",
@@ -76,6 +76,11 @@ def is_product(b: Binding) -> bool:
 def is_cheap(b: Binding) -> bool:
     """Whether a second run costs little: of elementwise operators, layout and reductions."""
     return not b.domain and b.op in _PASSES and not b.blocks
+
+
+def can_be_kept(v: Var) -> bool:
+    """Whether a value can be an input of a backward part: a tensor of a known dtype."""
+    return isinstance(v.type, TensorType) and bool(v.dtype)
 
 
 def is_exact(b: Binding) -> bool:

@@ -23,6 +23,7 @@ from typing import TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpointing.costs import (
+    can_be_kept,
     compares,
     is_cheap,
     is_exact,
@@ -33,7 +34,6 @@ from onnxgrad.grad.checkpointing.costs import (
 from onnxgrad.grad.checkpointing.minimum_cut import UNLIMITED, Network
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.domains import full_name
-from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.vocabulary import POLICIES
 from onnxgrad.wording import option, perhaps
@@ -152,11 +152,13 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
     output, node = (_OUTPUT, _NODE * _BYTE) if policy == "auto" else (0, 0)
     source, sink = "source", "sink"
     fixed = set(flow.bindings) if policy == "everything" else _compared(flow)
-    fixed.update(b for b in flow.bindings if any(draws(inner) for inner in _with_inner(b)))
+    # a sequence is computed again, because no input can hold it
+    fixed -= {b for b in flow.bindings if not _can_be_kept(b)}
+    drawn = {b for b in flow.bindings if any(draws(inner) for inner in _with_inner(b))}
     for given in free:
         network.add(source, given, int(policy == "names" and given not in named))
     for b in flow.bindings:
-        once = b in fixed or _is_once(b, policy)
+        once = b in drawn or b in fixed or (_is_once(b, policy) and _can_be_kept(b))
         weight = price if policy in ("auto", "work") else 0
         # onnxruntime removes an Identity, unless the graph returns its result
         work = work_of(b, flow.dims) * weight + node * (not b.is_op("Identity")) + 1
@@ -165,11 +167,9 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
         for v in b.outputs:
             if v is None or v in free:
                 continue
-            # the input of a backward part has a type
-            typed = isinstance(v.type, TensorType) and v.dtype
             size = 0 if v in named else (size_of(v, flow.dims) + output) * _BYTE
             size += size // 4 if v in flow.fused else 0
-            network.add(b, v, size + 1 if typed and (kept or v in named) else UNLIMITED)
+            network.add(b, v, size + 1 if can_be_kept(v) and (kept or v in named) else UNLIMITED)
         for read in b.reads():
             if not read.is_constant:
                 network.add(read, b, UNLIMITED)
@@ -183,6 +183,10 @@ def _cut(flow: Dataflow, policy: str, named: Collection[Var] = (), price: int = 
     values += [v for v in made if v in side and v not in free]
     counted = sum(size_of(v, flow.dims) for v in values if v not in free)
     return Kept(values, dict.fromkeys(b for b in flow.bindings if b in side), counted)
+
+
+def _can_be_kept(b: Binding) -> bool:
+    return all(v is None or can_be_kept(v) for v in b.outputs)
 
 
 def _is_once(b: Binding, policy: str) -> bool:
@@ -222,7 +226,7 @@ def _why(flow: Dataflow) -> str:
         f"'{v.name}' of '{b}'"
         for b in flow.bindings
         for v in b.outputs
-        if v is not None and not (isinstance(v.type, TensorType) and v.dtype)
+        if v is not None and not can_be_kept(v)
     ]
     return (
         "the backward part needs a value that cannot be computed again, nor be kept, because it is "

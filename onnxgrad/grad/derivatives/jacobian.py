@@ -220,7 +220,10 @@ def _at_once(
         row.type = TensorType(like_.dtype, None if like_.shape is None else (1, *like_.shape))
         made = in_rows(copies, {row: OWN}, ends)
     except (InputError, Refused):
-        block.remove_unused([b for b in block.bindings if b not in before])
+        block.schedule()
+        for b in reversed([b for b in block.bindings if b not in before]):
+            if not b.is_read:  # only these: a Scan reads the others
+                block.remove(b)
         return None
     row.type = _stacked(like_, like_)
     kept = {v.definition for v in made}

@@ -242,3 +242,17 @@ def test_weights_inputs_without_samples_and_parts_by_sample(batch: str, mode: An
     )
     assert list(found) == ["y", "y_slice_by_x", "y_slice_by_w"]
     np.testing.assert_allclose(found["y_slice_by_w"], wanted["w"][:, 1:], rtol=1e-5, atol=1e-6)
+
+
+def test_an_operator_without_a_batching_rule_leaves_what_the_scan_reads() -> None:
+    """The rows of a shared sequence cannot be stacked: the steps stay when that attempt is undone."""
+    model = parse("""g (float[2,3] x) => (float[3,3] y) {
+        z = Constant <value_int = 0> ()  q = SplitToSequence <axis = 0, keepdims = 0> (x)  a = SequenceAt (q, z)
+        b = Sin (a)  r = SequenceInsert (q, b)  y = ConcatFromSequence <axis = 0, new_axis = 1> (r) }""")
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    found = run(jacobian(model, "x", "y"), {"x": x})["y_by_x"]
+    expected = np.zeros((3, 3, 2, 3))
+    for i, j in np.ndindex(2, 3):
+        expected[i, j, i, j] = 1
+    expected[2, range(3), 0, range(3)] = np.cos(x[0])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
