@@ -190,7 +190,35 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     if name and len(longer := [other for other in names if other.startswith(name)]) == 1:
         return longer
     by_case = {other.lower(): other for other in reversed(names)}
-    return [by_case[found] for found in difflib.get_close_matches(name.lower(), by_case, most)]
+    found = difflib.get_close_matches(name.lower(), by_case, most + _SPARE)
+    return [by_case[other] for other in found if _is_near(name.lower(), other)][:most]
+
+
+_SPARE = 2  # further candidates, if the nearest by common letters are not near
+_LONG = 100  # letters of names of which only the common letters are compared
+
+
+def _is_near(a: str, b: str) -> bool:
+    """Whether two names differ in at most a third of their letters, a common beginning such as `--`
+    or `verify.` left out. Swapped neighbours are one difference.
+    """
+    start = 0
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            break
+        start = i + 1 if x in "-./:" else start
+    a, b = a[start:], b[start:]
+    size = max(len(a), len(b))
+    if size > _LONG:
+        return True
+    before, row = [0] * (len(b) + 1), list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        earlier, before, row = before, row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y)))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                row[j] = min(row[j], earlier[j - 2] + 1)
+    return row[-1] <= max(1, size // 3)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

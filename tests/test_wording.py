@@ -192,3 +192,22 @@ def test_options_in_messages_have_the_keys_of_recipes() -> None:
         flag for text in texts for words in named.findall(text) for flag in _FLAG.findall(words)
     }
     assert len(flags) > 30 and {flag for flag in flags if flag in keys} <= _KEYS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "near"),
+    [
+        ("--ouput", ["--output", "--out-dir"], ["--output"]),
+        ("defualt", ["default"], ["default"]),
+        ("adma", ["adam", "sgd"], ["adam"]),
+        ("head.weigth", ["head.weight", "head.bias"], ["head.weight"]),
+        ("--loss", ["--color", "--quiet"], []),
+        ("verify.expect", ["verify.excuse", "verify.inputs"], []),
+        ("layer1.weight", ["layer1.height"], ["layer1.height"]),
+        ("m/expect.onnx", ["m/excuse.onnx"], []),
+        ("a" * 300, ["a" * 299 + "b"], ["a" * 299 + "b"]),
+    ],
+)
+def test_only_near_names_are_suggested(name: str, known: list[str], near: list[str]) -> None:
+    """A common beginning up to a dash, dot, slash or colon does not make names near."""
+    assert nearest(name, known) == near

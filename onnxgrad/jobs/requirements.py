@@ -34,7 +34,7 @@ from onnxgrad.limits import read_size
 from onnxgrad.results import Plain
 from onnxgrad.verify import Report
 from onnxgrad.vocabulary import LEGS
-from onnxgrad.wording import perhaps
+from onnxgrad.wording import perhaps, told_apart
 
 INPUT = "input"  # the input model, with which the result is compared
 
@@ -52,6 +52,11 @@ class Latency(Plain):
     low: float
     high: float
     clock: str = "CPU"
+
+    @property
+    def spread(self) -> str:
+        """The quartiles, for messages."""
+        return f"quartiles {self.low:.2f} to {self.high:.2f}"
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,9 @@ _WORDS = {
     "weights": (f"== {BASELINE}", MAY_CHANGE),
 }
 WITHOUT_BASELINE = "it has no baseline: run `onnxgrad ci --update`"
+
+# the last letters of units -> the quantities that they may belong to, if not only sizes
+_UNITS = dict.fromkeys("kmgt", (*SIZES, "parameters"))
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -214,10 +222,9 @@ def bound_of(name: str, text: Any) -> Bound:
     if isinstance(text, int) and not isinstance(text, bool):
         return Bound("==", text)
     match = _BOUND.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise InputError(
-            f"cannot read the requirement {repr(text)[:80]} of '{name}': write {_LEGAL}"
-        )
+    if match is None or (name == "latency" and match["unit"]):
+        legal = _A_RATIO if name == "latency" else f"write {_LEGAL}"
+        raise InputError(f"cannot read the requirement {repr(text)[:80]} of '{name}': {legal}")
     bound = _bound(match)
     wrong = _misfit(name, bound, match)
     if wrong:
@@ -225,6 +232,10 @@ def bound_of(name: str, text: Any) -> Bound:
     return bound
 
 
+_A_RATIO = (
+    'it is a ratio to the time of the input: write "<= 0.9", or "<= 1.1 of models/old.onnx", '
+    '"<= baseline +5%"'
+)
 _LEGAL = (
     'a number or text such as "<= 164", "<= 200MB", "<= -10%" (of the input), "<= input", '
     '"<= baseline +5%"; signs are <= >= == != < >'
@@ -245,8 +256,8 @@ def _bound(match: re.Match[str]) -> Bound:
 
 def _misfit(name: str, bound: Bound, match: re.Match[str]) -> str:
     """Returns why the bound does not fit the quantity, or an empty text."""
-    if match["unit"] and name not in SIZES:
-        return f"only {' and '.join(SIZES)} have a unit"
+    if match["unit"] and name not in _UNITS.get(match["unit"][-1].lower(), SIZES):
+        return f"only {' and '.join(SIZES)} have a unit, and parameters K, M, G and T"
     if bound.of and name != "latency":
         return "only latency is a ratio to another model"
     if not bound.base and name != "latency" and bound.number != int(bound.number):
@@ -322,9 +333,24 @@ def hold(
         return replace(missing, value=value, why=f"the {bound.base} has no such value")
     limit = bound.number if base is None else reference * (1 + bound.number)
     held = _COMPARE[bound.sign](value, limit)
+    if name == "latency" and result.latency is not None:
+        return _within_quartiles(bound, result.latency, limit, held=held)
     comes_to = f" ({limit:,.10g})" if bound.base else ""
     why = "" if held else f"{value:,.10g} {name}, not {bound}{comes_to}"
     return Held(name, str(bound), value, limit, held, why)
+
+
+def _within_quartiles(bound: Bound, found: Latency, limit: float, *, held: bool) -> Held:
+    """Returns whether a latency meets a bound: it misses an upper or lower bound only if both
+    quartiles do.
+    """
+    held = held or any(_COMPARE[bound.sign](edge, limit) for edge in (found.low, found.high))
+    ratio, allowed = f"{found.ratio:.2f}", f"{limit:.2f}"
+    if ratio == allowed:
+        ratio, allowed = told_apart(found.ratio, limit, 2)
+    comes_to = f" ({allowed})" if bound.base else ""
+    why = f"{ratio} latency ({found.spread}), not {bound}{comes_to}"
+    return Held("latency", str(bound), found.ratio, limit, held, "" if held else why)
 
 
 def _interface(facts: Facts) -> list[list[tuple[str, str]]]:

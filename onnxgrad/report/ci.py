@@ -159,6 +159,8 @@ def _shown(what: str, value: Any) -> str:
 def _number(what: str, value: float) -> str:
     if what in SIZES:
         return f"{bytes_text(round(value))} ({round(value):,})"
+    if what == "latency":
+        return f"{value:.2f}"
     return f"{value:.2g}" if what in ("worst", "tolerance") else f"{value:,.10g}"
 
 

@@ -89,8 +89,12 @@ def test_the_baseline() -> None:
 def test_what_is_measured() -> None:
     assert held("latency", "<= 0.9").why == "it could not be measured"
     assert held("latency", "<= 0.9", TIMED).held
-    assert held("latency", "<= -10%", TIMED).held and not held("latency", "<= -25%", TIMED).held
+    assert held("latency", "<= -10%", TIMED).held and not held("latency", "<= -35%", TIMED).held
     assert not held("latency", "<= baseline", TIMED, baseline=BASELINE).held
+    assert held("latency", "<= 0.75", TIMED).held and held("latency", ">= 0.85", TIMED).held
+    assert held("latency", "<= 0.69", TIMED).why == (
+        "0.80 latency (quartiles 0.70 to 0.90), not <= 0.69"
+    )
     assert held("latency", "<= baseline +60%", TIMED, baseline=BASELINE).held
     assert held("memory", "<= -10%", TIMED).held and held("memory", "< 1 kB", TIMED).held
     assert held("memory", "<= baseline", TIMED, baseline=BASELINE).why == (
@@ -157,6 +161,7 @@ def test_bounds_as_text(text: object, shown: str) -> None:
 def test_sizes_have_units() -> None:
     assert bound_of("memory", "<= 1.5 MiB").number == 1.5 * 2**20
     assert bound_of("bytes", "<= 10MB").number == 10**7
+    assert bound_of("parameters", "<= 1.5M").number == 1_500_000
 
 
 @pytest.mark.parametrize(
@@ -169,6 +174,14 @@ def test_sizes_have_units() -> None:
         ("nodes", None, "cannot read the requirement"),
         ("nodes", "<= 90%", "cannot read the requirement"),
         ("nodes", "<= 10kB", "only bytes and memory have a unit"),
+        (
+            "parameters",
+            "<= 10kB",
+            "only bytes and memory have a unit, and parameters K, M, G and T",
+        ),
+        ("latency", "<= 5ms", 'is a ratio to the time of the input: write "<= 0.9"'),
+        ("latency", "<= 5M", "is a ratio to the time of the input"),
+        ("latency", "fast", "is a ratio to the time of the input"),
         ("bytes", "<= 10 of old.onnx", "only latency is a ratio"),
         ("bytes", "<= -110%", "an upper bound of 0 cannot be met"),
         ("interface", 1, 'cannot hold \'interface\' to 1: write "== input" or "== baseline"'),
@@ -177,7 +190,7 @@ def test_sizes_have_units() -> None:
         ("interface", "== baseline +5%", 'write "== input" or "== baseline"'),
         ("interface", True, 'write "== input" or "== baseline"'),
         ("nodes", "few", "signs are <= >= == != < >"),
-        ("nodes", "<= 3MB", "only bytes and memory have a unit; write a number or text such as"),
+        ("nodes", "<= 3MB", "and parameters K, M, G and T; write a number or text such as"),
         ("legs", "float64", "write a list of 'float64'"),
         ("legs", [], "write a list"),
         ("legs", ["left"], "write a list"),

@@ -212,6 +212,10 @@ def _missed(job: Job, outcome: ModelOutcome) -> str:
     return f"requirement of {job.where} not met: {missed}" if missed else ""
 
 
+# a latency misses its bound only if it does so in each of these
+_MEASUREMENTS = 2
+
+
 def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
     """Measures the result, checks its requirements, and compares it with the lock."""
     outcome.adopt(done)
@@ -220,10 +224,16 @@ def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
         result = replace(result, worst=max((d.rel for d in done.report.differences), default=0.0))
     facts = outcome.given or result, result
     wanted = job.options, job.gates
-    outcome.given, outcome.result = measured(job.path, job.folder, done, wanted, facts)
-    outcome.requirements = _held(job, outcome, done)
+    before = outcome.requirements
+    for _ in range(_MEASUREMENTS):
+        outcome.requirements = before
+        given, result = measured(job.path, job.folder, done, wanted, facts)
+        outcome.given, outcome.result = given, result
+        outcome.requirements = _held(job, outcome, done)
+        if all(held.held for held in outcome.requirements if held.name == "latency"):
+            break
     if job.baseline is not None:
-        outcome.changes = changes(job.baseline, outcome.result)
+        outcome.changes = changes(job.baseline, result)
     refused = _refused(job, outcome)
     if refused is not None:
         outcome.fail(refused[0], NotProved.exit_code, refused[1])

@@ -243,7 +243,7 @@ require = { latency = "<= 0.0001 of old.onnx" }
     assert small["result"]["latency"]["against"] == "old.onnx"
     assert branches["result"]["latency"]["against"] == "input"
     assert branches["given"]["memory"] > 0 and branches["result"]["memory"] > 0
-    assert "latency, not <= 0.0001 of old.onnx" in small["error"]
+    assert "), not <= 0.0001 of old.onnx" in small["error"]
     (folder / "old.onnx").unlink()
     assert "there is no file 'old.onnx'" in run("ci").err
 
