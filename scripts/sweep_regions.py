@@ -2,13 +2,13 @@
 
     python scripts/sweep_regions.py [FILE ...] [--faults 2] [--write]
 
-Files: an int8 T5 and a legalized yolox per channel whose whole runs prove nothing, yolox per
-channel, and ten models of models/, each quantised dynamically and statically. Each file is
-optimised with the defaults and with `--merge always`; the verdict must be `equal`. Faults are
-planted in the optimised file: a scale 1 % off, a zero point off by one, an int8 weight off by one,
-swapped operands, a wrong axis, a missing bias. A fault counts if it changes float64 results by 1e-6
-of the largest value; then the verdict must be `different`. Prints each verdict (--write: to
-results/regions.md); exit code 1 if one is wrong.
+Files: a packaged int8 encoder (of Whisper's kind), an int8 T5 and a legalized yolox per channel
+whose whole runs prove nothing, yolox per channel, and ten models of models/, each quantised
+dynamically and statically. Each file is optimised with the defaults and with `--merge always`; the
+verdict must be `equal`. Faults are planted in the optimised file: a scale 1 % off, a zero point off
+by one, an int8 weight off by one, swapped operands, a wrong axis, a missing bias. A fault counts if
+it changes float64 results by 1e-6 of the largest value; then the verdict must be `different`.
+Prints each verdict (--write: to results/regions.md); exit code 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from onnxgrad.errors import OnnxgradError  # noqa: E402
 from onnxgrad.verify import Report, feeds_for, open_session, verify  # noqa: E402
 from onnxgrad.verify.compare import compare  # noqa: E402
 from onnxgrad.verify.reference.evaluate import Reference  # noqa: E402
+from scripts.fetch_models import fetch  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 from scripts.sweep_quantized import quantised  # noqa: E402
 
@@ -50,6 +51,7 @@ FILES: dict[str, tuple[str, str, float, dict[str, Any]]] = {
         "yolox", "dynamic channels", 1.0, {"passes": "default,legalize"},
     ),
     "yolox per channel": ("yolox", "qdq channels", 1.0, {}),
+    "smart_turn (pipecat-ai)": ("smart_turn", "packaged", 1.0, {}),
     **{f"{name} dynamic": (name, "dynamic", 1.0, {}) for name in _TEN},
     **{f"{name} static": (name, "qdq", 1.0, {}) for name in _TEN},
 }  # fmt: skip
@@ -59,6 +61,8 @@ MERGES: tuple[Literal["auto", "always"], ...] = ("auto", "always")
 def made(name: str) -> ModelProto:
     """Returns a quantised file."""
     source, kind, factor, _ = FILES[name]
+    if kind == "packaged":
+        return onnx.load(fetch(source))
     model = onnx.load(ROOT / "models" / f"{source}.onnx")
     for tensor in model.graph.initializer if factor != 1.0 else ():
         if len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT:

@@ -342,7 +342,10 @@ def _in_regions(
     judged = by_regions(models, search.trials, search.oracle, request, found, again)
     if judged is None:
         return None
+    whole = not found.failing() and not found.many_ties()
     judged.settle(found)
+    if whole and judged.unproved and all(d.ok for d in judged.differences):
+        return replace(judged.regions, why=judged.unproved[0])
     ran |= {leg.name: found.leg(leg.name, leg.cases, leg.why) for leg in ran.values()}
     ran[judged.leg.name] = judged.leg
     return judged.regions

@@ -141,19 +141,22 @@ class Layers(Plain):
 class Regions(Plain):
     """A comparison between discontinuities. `cuts`: their number by operator. `end_to_end`: the
     differences of whole runs. `noise`: the original's from itself, by output. `worst`: the largest
-    difference at the end of a region.
+    difference at the end of a region. `why`: why regions decided nothing, if whole runs did.
     """
 
-    json_keys = "cuts end_to_end worst"
+    json_keys = "cuts end_to_end worst why"
 
     cuts: Mapping[str, int]
     end_to_end: tuple[Difference, ...]
     noise: Mapping[str, float]
     worst: Difference | None = None
+    why: str = ""
 
     @property
     def lines(self) -> list[str]:
         """Returns the result as lines of text."""
+        if self.why:
+            return [f"regions decide nothing, whole runs do: {self.why}"]
         cuts = ", ".join(f"{count} {name}" for name, count in self.cuts.items())
         where = "" if self.worst is None else f"; worst region: {self.worst}"
         number = counted(sum(self.cuts.values()), "cut")
@@ -239,7 +242,7 @@ class Report(Plain):
         if self.around:
             nodes = counted(len(self.around), "custom node")
             found += f", around {nodes} that did not run ({operators}),"
-        if self.regions is not None:
+        if self.regions is not None and not self.regions.why:
             found += f", by regions between {counted(sum(self.regions.cuts.values()), 'cut')},"
         return found
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from onnxgrad import optimize
-from onnxgrad.verify import verify
+from onnxgrad.verify import proof, verify
 from onnxgrad.verify.regions import comparison
 from onnxgrad.verify.regions.cuts import Side, paired
 from tests.helpers import parse
@@ -253,3 +253,19 @@ def test_other_decisions_are_cut(by: str) -> None:
     assert report.regions is not None and report.regions.cuts[by] == 2
     wrong = verify(decides(by), decides(by, order=True, bent=True), inputs=given)
     assert wrong.verdict == "different", str(wrong)
+
+
+def test_whole_runs_decide_where_they_agree_and_no_region_could_be_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An int8 encoder from a package whose float64 check is over its budget: "equal, by regions" with a region far off."""
+    unjudged = comparison.Judgement(
+        comparison.Regions({"Round": 1}, (), {}),
+        comparison.Leg(comparison.LEG, False, "of a budget"),
+        [],
+        ["of a budget"],
+    )
+    monkeypatch.setattr(proof, "by_regions", lambda *_: unjudged)
+    report = verify(chain(), chain(), seeds=[0])
+    assert report.verdict == "equal" and "by regions" not in report.summary
+    assert "regions decide nothing, whole runs do: of a budget" in str(report)
