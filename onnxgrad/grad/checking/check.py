@@ -12,9 +12,9 @@ because every step shows the mean of both slopes there. A value that is off gets
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
+import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,11 +29,13 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.autocast import widened
 from onnxgrad.grad.checking.differences import compare, directions
+from onnxgrad.grad.checking.further_inputs import FurtherInputs
 from onnxgrad.grad.checking.line import Line, place
+from onnxgrad.grad.checking.looks import Directional, along_gradients
 from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
-from onnxgrad.grad.checking.vectors import flat, values_of, zero_deltas
+from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.derivatives.casadi import KINDS, seed_sizes
 from onnxgrad.grad.derivatives.derivative import Derivative
@@ -48,9 +50,8 @@ from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files, opened
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.verify.coverage.counters import BRANCHES
-from onnxgrad.verify.feeds.edge_cases import Variation
-from onnxgrad.verify.feeds.generate import Feeder, bound_by, feeds_for
-from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of, small
+from onnxgrad.verify.feeds.generate import bound_by, feeds_for
+from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
@@ -161,6 +162,21 @@ class Check(ABC):
         feeds are not `given`, similar feeds are tried.
         """
 
+    @abstractmethod
+    def still(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the feeds of the probe with nothing moved."""
+
+    @abstractmethod
+    def along(
+        self,
+        run: Run,
+        feeds: Mapping[str, Any],
+        base: Mapping[str, Any],
+        seed: int,
+        moves: Mapping[str, Flat] | None = None,
+    ) -> Directional:
+        """Returns the derivatives at the feeds along directions, as `Checked.along`."""
+
     @cached_property
     def limits(self) -> Mapping[str, float]:
         """The error allowed for each value: by the types on its path, else the largest of all."""
@@ -173,23 +189,24 @@ class Check(ABC):
     def report(self) -> GradientReport:
         """Returns the check of every value, repeated with zeros as factors of products."""
         found, how, source = self.found, self.how, self.source
-        feeds = _feeds(source, self.files, self.run, how, found.kind)
+        feeds, dims, given = _feeds(source, self.files, self.run, how, found.kind)
+        started = time.monotonic()
         checks = self.at(feeds, given=bool(how.inputs))
         for zeros in [] if how.inputs else feeds_with_zeros(source, feeds, how.seed, self.files):
             again = self.at(zeros, given=True)
             checks = [max(pair, key=_further) for pair in zip(checks, again, strict=True)]
-        for wide in [] if how.inputs or not small(source) else _wider(source, feeds, how.seed):
-            # the model need not run, nor be finite, on these values
-            with contextlib.suppress(OnnxgradError), np.errstate(all="ignore"):
-                again = self.at(wide, given=True)
-                checks = [
-                    far
-                    if far.judged and _FAR * self.limits[far.name] < far.error < np.inf
-                    else near
-                    for near, far in zip(checks, again, strict=True)
-                ]
         dtypes = {v.name: v.dtype for v in self.files.load(self.forward).main.vars()}
         reaching = values_reaching(self.forward, found.targets, dtypes, self.stops)
+        further = FurtherInputs(
+            self,
+            feeds,
+            seed=how.seed,
+            dims=dims,
+            given=given,
+            spent=time.monotonic() - started,
+            zeros={c.name for c in checks if c.zero and c.name in reaching},
+        ).checks()
+        checks = [further.get(c.name, c) if self.is_right(c) else c for c in checks]
         values = (
             replace(c, unreachable=c.name not in reaching, allowed=c.name in how.allow_empty)
             for c in checks
@@ -203,6 +220,10 @@ class Check(ABC):
             found.kind,
             branches_not_taken(source, feeds, self.files),
         )
+
+    def is_right(self, check: ValueCheck) -> bool:
+        """Whether nothing speaks against a value."""
+        return not check.judged or check.error <= self.limits[check.name]
 
 
 def _further(check: ValueCheck) -> tuple[bool, float, float]:
@@ -219,26 +240,15 @@ class _GradientCheck(Check):
     sequences: Collection[str] = ()
 
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
-        found, probe, names = self.found, self.probe, self.found.values
+        found, probe = self.found, self.probe
         reference = Float64(self.files.runnable(probe.model))
-        zeros = {
-            probe.deltas[n]: still
-            for n, still in zero_deltas(
-                self.source, self.files, feeds, names, self.sequences
-            ).items()
-        }
-
-        def unmoved(feeds: Mapping[str, Any]) -> dict[str, Any]:
-            held = values_of(self.source, self.files, feeds, probe.held)
-            return {**feeds, **zeros, **{probe.held[name]: value for name, value in held.items()}}
-
-        feeds, base = where_finite(reference, probe, unmoved, feeds, given=given)
+        feeds, base = where_finite(reference, probe, self.still, feeds, given=given)
         rng = np.random.default_rng(self.how.seed)
         weights = {t: _adjoint(rng, base[out], found, t) for t, out in probe.outputs.items()}
         given_all = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
         gradients = self._gradients(feeds, given_all, base)
         onto = {probe.outputs[t]: w for t, w in weights.items()}
-        where = place(reference, unmoved(feeds), onto, base)
+        where = place(reference, self.still(feeds), onto, base)
         checks = []
         look = Rounding(self.graph, given_all, found.results, self.source, self.files)
         norms = (float(np.linalg.norm(flat(g))) for g in gradients.values())
@@ -252,6 +262,33 @@ class _GradientCheck(Check):
                 check = look.look(check, trials, g, self.dtypes[name], largest)
             checks.append(check)
         return checks
+
+    def still(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        probe, names = self.probe, self.found.values
+        zeros = zero_deltas(self.source, self.files, feeds, names, self.sequences)
+        held = values_of(self.source, self.files, feeds, probe.held)
+        return {
+            **feeds,
+            **{probe.deltas[name]: zero for name, zero in zeros.items()},
+            **{probe.held[name]: value for name, value in held.items()},
+        }
+
+    def along(
+        self,
+        run: Run,
+        feeds: Mapping[str, Any],
+        base: Mapping[str, Any],
+        seed: int,
+        moves: Mapping[str, Flat] | None = None,
+    ) -> Directional:
+        found, rng = self.found, np.random.default_rng(seed)
+        weights = {t: _adjoint(rng, base[o], found, t) for t, o in self.probe.outputs.items()}
+        given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
+        results = run(self.graph, given, outputs=list(found.results.values()))
+        gradients = {n: flat(results[out]) for n, out in found.results.items()}
+        onto = {self.probe.outputs[t]: w for t, w in weights.items()}
+        moves = moves or {n: np.asarray(rng.standard_normal(g.shape)) for n, g in gradients.items()}
+        return along_gradients(onto, gradients, moves)
 
     def _gradients(
         self, feeds: Mapping[str, Any], given: Mapping[str, Any], base: Mapping[str, Any]
@@ -296,41 +333,21 @@ def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None
 
 def _feeds(
     source: ModelProto, files: Files, run: Run, how: Conditions, kind: str
-) -> dict[str, Any]:
-    """Returns the given inputs, and generates the rest with sizes at which the model runs."""
+) -> tuple[dict[str, Any], dict[str, int], Collection[str]]:
+    """Returns feeds with sizes at which the model runs, these sizes, and the inputs that the user
+    gave.
+    """
     if how.inputs:
         given = sets_of(how.inputs, source)
         if len(given) > 1:
             raise InputError(f"inputs: a {kind} is checked on one set of arrays, not {len(given)}")
-        return feeds_for(source, seed=how.seed, dims=how.dims, given=given[0])
+        feeds = feeds_for(source, seed=how.seed, dims=how.dims, given=given[0])
+        return feeds, bound_by(source, feeds), list(given[0])
     dims = how.dims
     if kind in KINDS:
         dims = {**seed_sizes(files.load(source)), **(dims or {})}
     dims = runnable(source, dims, how.seed, lambda feeds: run(source, feeds), count=1)[0]
-    return feeds_for(source, seed=how.seed, dims=dims)
-
-
-# beyond thresholds such as 3 and 6, and not so far that differences lose their digits
-_WIDE = Variation(scale=8.0)
-_MOST_WIDE = 1 << 14  # elements of inputs: a second look at a large one takes as long as the first
-# times the tolerance: a saturated function has few digits there, a wrong part of a rule is far off
-_FAR = 100
-
-
-def _wider(source: ModelProto, feeds: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
-    """Yields feeds whose floats are eight times as large, or N(0, 1) in place of [0, 1], if there
-    are any.
-    """
-    feeder, sizes = Feeder(source), bound_by(source, feeds)
-    far = feeder.feeds(seed=seed, dims=sizes, how=_WIDE)
-    images = feeder.feeds(seed=seed, dims=sizes, how=Variation(wide=1))
-    made = {
-        n: images[n] if v.size > 1 and 0 <= feeds[n].min() < feeds[n].max() <= 1 else v
-        for n, v in far.items()
-        if isinstance(v, np.ndarray) and v.dtype.kind == "f" and not np.array_equal(v, feeds[n])
-    }
-    if made and sum(np.size(v) for v in made.values() if v is not None) <= _MOST_WIDE:
-        yield {**feeds, **made}
+    return feeds_for(source, seed=how.seed, dims=dims), dict(dims), ()
 
 
 def where_finite(

@@ -25,6 +25,8 @@ from onnxgrad.grad.checking.check import (
 )
 from onnxgrad.grad.checking.differences import DIRECTIONS, NO_SIZE, Trial, on_one_scale, verdict
 from onnxgrad.grad.checking.line import Line, place
+from onnxgrad.grad.checking.looks import Directional
+from onnxgrad.grad.checking.probe import Run
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
 from onnxgrad.grad.derivatives.casadi import sibling
@@ -98,24 +100,46 @@ class _ProductCheck(Check):
     found: Derivative
 
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
-        reference, rng = (
-            Float64(self.files.runnable(self.probe.model)),
-            np.random.default_rng(self.how.seed),
-        )
-        still = {d: np.zeros(()) for d in self.probe.deltas.values()}
-        feeds, base = where_finite(
-            reference, self.probe, lambda f: {**f, **still}, feeds, given=given
-        )
+        reference = Float64(self.files.runnable(self.probe.model))
+        rng = np.random.default_rng(self.how.seed)
+        feeds, base = where_finite(reference, self.probe, self.still, feeds, given=given)
         sequence = next((n for n in self.found.values if isinstance(base[n], list)), None)
         if sequence is not None:
             raise InputError(f"'{sequence}' is a sequence: products are checked by tensors alone")
-        at = _Place(reference, feeds, {**feeds, **still}, base)
+        at = _Place(reference, feeds, self.still(feeds), base)
         # in few dimensions, a vector and an error may well be nearly orthogonal
         draws = [self._draw(at, rng) for _ in range(DIRECTIONS)]
         return [
             _judged(name, [trials[name] for trials, _ in draws], max(large for _, large in draws))
             for name in self.found.values
         ]
+
+    def still(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return {**feeds, **{d: np.zeros(()) for d in self.probe.deltas.values()}}
+
+    def along(
+        self,
+        run: Run,
+        feeds: Mapping[str, Any],
+        base: Mapping[str, Any],
+        seed: int,
+        moves: Mapping[str, Flat] | None = None,
+    ) -> Directional:
+        rng, outputs = np.random.default_rng(seed), self.probe.outputs
+        weights: dict[str, Flat] = {
+            t: np.asarray(rng.standard_normal(np.shape(base[outputs[t]])))
+            for t in self.found.targets
+        }
+        moves = moves or {
+            n: np.asarray(rng.standard_normal(np.shape(base[n]))) for n in self.found.values
+        }
+        found = self._slopes(run, feeds, moves, weights)
+        return Directional(
+            {outputs[t]: w for t, w in weights.items()},
+            moves,
+            {n: got for n, (got, _) in found.items()},
+            {n: size for n, (_, size) in found.items()},
+        )
 
     def _draw(self, at: _Place, rng: np.random.Generator) -> tuple[dict[str, Trial], float]:
         """Returns a trial for every value, with a random direction and random weights of the
@@ -130,7 +154,7 @@ class _ProductCheck(Check):
             n: np.asarray(rng.standard_normal(np.shape(at.base[n]))) for n in self.found.values
         }
         trials = {}
-        found = self._slopes(at.feeds, moves, weights)
+        found = self._slopes(self.run, at.feeds, moves, weights)
         for name, (got, size) in found.items():
             largest = float(np.abs(flat(at.base[name])).max(initial=0.0))
             line = Line(where, self.probe.deltas[name], moves[name], largest)
@@ -141,27 +165,30 @@ class _ProductCheck(Check):
 
     def _slopes(
         self,
+        run: Run,
         feeds: Mapping[str, Any],
         directions: Mapping[str, Flat],
         weights: Mapping[str, Flat],
     ) -> dict[str, tuple[float, float]]:
         """Returns for each value <u, J v> and the norm of J v (of J'u for CasADi's adj)."""
         if self.found.kind == "adj":
-            adjoints = self._adjoints(feeds, weights)
+            adjoints = self._adjoints(run, feeds, weights)
             return {
                 n: (float(np.sum(adjoints[n] * v)), _size([adjoints[n]]))
                 for n, v in directions.items()
             }
         return {
             n: (sum(float(np.sum(w * p[t])) for t, w in weights.items()), _size(p.values()))
-            for n, p in self._products(feeds, directions, weights).items()
+            for n, p in self._products(run, feeds, directions, weights).items()
         }
 
-    def _adjoints(self, feeds: Mapping[str, Any], weights: Mapping[str, Flat]) -> dict[str, Flat]:
+    def _adjoints(
+        self, run: Run, feeds: Mapping[str, Any], weights: Mapping[str, Flat]
+    ) -> dict[str, Flat]:
         """Returns J'u for each value."""
         made = self.found
         seeds = {made.seeds[t]: side_by_side(w) for t, w in weights.items()}
-        found = self.run(
+        found = run(
             self.graph, {**feeds, **self._typed(seeds)}, outputs=list(made.results.values())
         )
         return {n: middle(flat(found[out]), np.shape(feeds[n])) for n, out in made.results.items()}
@@ -172,6 +199,7 @@ class _ProductCheck(Check):
 
     def _products(
         self,
+        run: Run,
         feeds: Mapping[str, Any],
         directions: Mapping[str, Flat],
         weights: Mapping[str, Flat],
@@ -179,14 +207,14 @@ class _ProductCheck(Check):
         """Returns J v by value and target; only that value moves."""
         made = self.found
         if made.kind == "jacobian":
-            found = self.run(self.graph, feeds, outputs=list(made.results.values()))
+            found = run(self.graph, feeds, outputs=list(made.results.values()))
             (target,) = made.targets
             return {
                 n: {target: np.tensordot(flat(found[made.results[n]]), v, v.ndim)}
                 for n, v in directions.items()
             }
         if made.kind == "hessian":
-            found = self.run(self.graph, feeds, outputs=list(made.results.values()))
+            found = run(self.graph, feeds, outputs=list(made.results.values()))
             rows = list(zip(made.values, made.targets, strict=True))
             return {
                 n: {
@@ -202,7 +230,7 @@ class _ProductCheck(Check):
         for name in directions:
             only = {n: v if n == name else 0 * v for n, v in directions.items()}
             moved = {made.tangents[n]: side_by_side(v) if packed else v for n, v in only.items()}
-            found = self.run(self.graph, {**feeds, **self._typed(moved)}, outputs=outputs)
+            found = run(self.graph, {**feeds, **self._typed(moved)}, outputs=outputs)
             products[name] = {
                 t: middle(flat(found[out]), weights[t].shape) if packed else flat(found[out])
                 for t, out in by_target.items()

@@ -26,7 +26,9 @@ SHRINK, _LARGER = (1.0, 1 / 16, 1 / 256, 1 / 4096), (64.0, 1024.0)
 QUICK = STEP / 64
 # a slope counts as shown if its uncertainty is at most this part of the allowed error
 _AGREE = 0.1
-_UNIT, _JITTERED = 2.0**-53, (0, 1)
+# the rounding of a float64
+UNIT = 2.0**-53
+_JITTERED = (0, 1)
 # if rounding moves a sum by more than this part, the function jumps
 _JUMP = 1e-6
 _MARKS = itertools.count()
@@ -70,6 +72,17 @@ class Place:
     mark: tuple[int, int] = field(default_factory=lambda: (os.getpid(), next(_MARKS)))
 
 
+def spot(
+    reference: Float64,
+    feeds: Mapping[str, Any],
+    weights: Mapping[str, Flat],
+    base: Mapping[str, Any],
+) -> Place:
+    """Returns the place, with the least noise that it can have."""
+    least = sum(float(np.sum(np.abs(np.float64(w) * flat(base[t])))) for t, w in weights.items())
+    return Place(reference, feeds, weights, base, 4 * UNIT * least)
+
+
 def place(
     reference: Float64,
     feeds: Mapping[str, Any],
@@ -77,10 +90,10 @@ def place(
     base: Mapping[str, Any],
 ) -> Place:
     """Returns the place, its noise measured by random rounding of every step."""
-    least = sum(float(np.sum(np.abs(np.float64(w) * flat(base[t])))) for t, w in weights.items())
-    at = Place(reference, feeds, weights, base, 4 * _UNIT * least)
+    at = spot(reference, feeds, weights, base)
+    least = at.noise / (4 * UNIT)
     reference.run(feeds, outputs=list(weights), moved=(at.mark, ""))
-    options: Any = {"outputs": list(weights), "jitter": _UNIT, "everywhere": True}
+    options: Any = {"outputs": list(weights), "jitter": UNIT, "everywhere": True}
     try:
         moved = [abs(_rise(at, reference.run(feeds, seed=i, **options), base)) for i in _JITTERED]
     except (Unsupported, ValueError):
@@ -226,6 +239,22 @@ class Line:
             feeds = {**self.at.feeds, self.delta: delta}
             self._known[h] = self.at.reference.run(
                 feeds, outputs=list(self.at.weights), moved=(self.at.mark, self.delta)
+            )
+        return self._known[h]
+
+
+class JointLine(Line):
+    """The line along which several values move at once: `moves` has the direction of each delta."""
+
+    def __init__(self, at: Place, moves: Mapping[str, Flat]) -> None:
+        super().__init__(at, "", np.zeros(()), 0.0)
+        self.moves = moves
+
+    def _run(self, h: float) -> Mapping[str, Any]:
+        if h not in self._known:
+            deltas = {d: shaped(h * v, self.at.feeds[d]) for d, v in self.moves.items()}
+            self._known[h] = self.at.reference.run(
+                {**self.at.feeds, **deltas}, outputs=list(self.at.weights)
             )
         return self._known[h]
 

@@ -1,0 +1,90 @@
+"""onnxgrad/grad/checking/further_inputs.py: rules that are wrong in a part of their range are refused, right ones agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxgrad import check_gradient, op, temporary_rules
+from onnxgrad.grad import vjp
+from tests.helpers import parse
+
+CONSTANTS = "float low = {0}, float six = {6}, float big = {1000000}, int64 at = {0}"
+VECTOR = "g (float[N,8] x) => (float y) <%s> { %s y = ReduceSum <keepdims = 0> (u) }"
+IMAGE = "g (float[N,3,8,8] x) => (float y) <%s> { %s y = ReduceSum <keepdims = 0> (u) }"
+
+
+def model(nodes: str, text: str = VECTOR) -> onnx.ModelProto:
+    return parse(text % (CONSTANTS, nodes))
+
+
+def rows_after_the_first(x: Any) -> Any:
+    """1 in the first row, 0 in all others."""
+    return op.Cast(op.Less(op.CumSum(x * 0.0 + 1.0, np.array(0)), 1.5), to=1)
+
+
+# name: the nodes, the operator, its wrong rule, and the model around the nodes if it is none of vectors
+WRONG: dict[str, tuple[str, str, Callable[..., Any]] | tuple[str, str, Callable[..., Any], str]] = {
+    "Tanh 1.001": ("u = Tanh (x)", "Tanh", lambda g, y, x: g * (1.001 - y * y)),
+    "Tanh 1.0002": ("u = Tanh (x)", "Tanh", lambda g, y, x: g * 1.0002 * (1.0 - y * y)),
+    "Sin 0 above 6": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Greater(x, 6.0), g * 0.0, g * op.Cos(x))),
+    "Sin 0 below -3": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Less(x, -3.0), g * 0.0, g * op.Cos(x))),
+    "Sin 0 above 40": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Greater(x, 40.0), g * 0.0, g * op.Cos(x))),
+    "Sin 0 above 1000": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Greater(x, 1000.0), g * 0.0, g * op.Cos(x))),
+    "Sin 0 between 5 and 5.5": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Less(op.Abs(x - 5.25), 0.25), g * 0.0, g * op.Cos(x))),
+    "Sin NaN above 5": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Greater(x, 5.0), g / (g - g), g * op.Cos(x))),
+    "Sin infinite below -6": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Less(x, -6.0), 1.0 / (x - x), g * op.Cos(x))),
+    "Sin 0 near 0": ("u = Sin (x)", "Sin", lambda g, y, x: op.Where(op.Less(op.Abs(x), 1e-3), g * 0.0, g * op.Cos(x))),
+    "Sin 0 at negative rows": ("u = Sin (x)", "Sin", lambda g, y, x: g * op.Cos(x) * op.Where(op.Less(op.ReduceMax(x, [1], keepdims=1), -2.0), 0.0, 1.0)),
+    "Abs of dark pixels": ("u = Abs (x)", "Abs", lambda g, y, x: g, IMAGE),
+    "Relu from -1 on, images": ("u = Relu (x)", "Relu", lambda g, y, x: op.Where(op.Greater(x, -1.0), g, g * 0.0), IMAGE),
+    "Relu passes all": ("u = Relu (x)", "Relu", lambda g, y, x: g),
+    "Relu passes far below": ("u = Relu (x)", "Relu", lambda g, y, x: op.Where(op.Or(op.Greater(x, 0.0), op.Less(x, -25.0)), g, g * 0.0)),
+    "Clip without its upper bound": ("u = Clip (x, low, six)", "Clip", lambda g, y, x, low, six: op.Where(op.Greater(x, low), g, g * 0.0)),
+    "Clip without its lower bound": ("c = Sub (x, six) u = Clip (c, low, six)", "Clip", lambda g, y, x, low, six: op.Where(op.Less(x, six), g, g * 0.0)),
+    "Erf with 1.128": ("u = Erf (x)", "Erf", lambda g, y, x: g * 1.128 * op.Exp(op.Neg(x * x))),
+    "Erf with 1.12835": ("u = Erf (x)", "Erf", lambda g, y, x: g * 1.12835 * op.Exp(op.Neg(x * x))),
+    "Softmax without its sum": ("s = Softmax (x) q = Mul (s, s) u = Mul (q, x)", "Softmax", lambda g, y, x, axis: g * y),
+    "Sinh beside 1e6": ("b = Mul (x, big) s = Sinh (x) u = Add (b, s)", "Sinh", lambda g, y, x: g * 3.0),
+    "Cos off by 1e-5": ("u = Cos (x)", "Cos", lambda g, y, x: op.Neg(g * op.Sin(x + 1e-5))),
+    "Log with 1e-3": ("a = Exp (x) u = Log (a)", "Log", lambda g, y, x: g / (x + 1e-3)),
+    "Log wrong below .05": ("u = Log (x)", "Log", lambda g, y, x: g / op.Max(x, 0.05)),
+    "Log wrong above 50": ("u = Log (x)", "Log", lambda g, y, x: g / op.Min(x, 50.0)),
+    "Sqrt wrong above 6": ("u = Sqrt (x)", "Sqrt", lambda g, y, x: g * 0.5 / op.Sqrt(op.Min(x, 6.0))),
+    "Sqrt wrong below 1e-3": ("u = Sqrt (x)", "Sqrt", lambda g, y, x: g * 0.5 / op.Sqrt(op.Max(x, 1e-3))),
+    "Exp wrong above 20": ("u = Exp (x)", "Exp", lambda g, y, x: g * op.Min(y, 4.85e8)),
+    "Softplus 0 below -5": ("u = Softplus (x)", "Softplus", lambda g, y, x: op.Where(op.Less(x, -5.0), g * 0.0, g * op.Sigmoid(x))),
+    "Softplus 1 above 15": ("u = Softplus (x)", "Softplus", lambda g, y, x: op.Where(op.Greater(x, 8.0), g * 0.999, g * op.Sigmoid(x))),
+    "Atan 0 beyond 15": ("u = Atan (x)", "Atan", lambda g, y, x: op.Where(op.Greater(op.Abs(x), 15.0), g * 0.0, g / (x * x + 1.0))),
+    "Softsign beyond 4": ("u = Softsign (x)", "Softsign", lambda g, y, x: g / ((op.Abs(x) + 1.0) * op.Min(op.Abs(x) + 1.0, 5.0))),
+    "Sigmoid with Abs": ("a = Sigmoid (x) u = Mul (a, a)", "Sigmoid", lambda g, y, x: g * op.Max(y, 1e-3) * (1.0 - y)),
+    "Elu of far values": ("u = Elu (x)", "Elu", lambda g, y, x, alpha: op.Where(op.Less(x, 0.0), g * op.Max(y + 1.0, 1e-2), g)),
+    "LeakyRelu beyond -10": ("u = LeakyRelu (x)", "LeakyRelu", lambda g, y, x, alpha: op.Where(op.Less(x, 0.0), op.Where(op.Less(x, -10.0), g, g * alpha), g)),
+    "Abs wrong at batch 1": ("u = Abs (x)", "Abs", lambda g, y, x: g * op.Sign(x) * op.Cast(op.Greater(op.Size(x), np.array(8)), to=1)),
+    "Abs wrong after the first row": ("u = Abs (x)", "Abs", lambda g, y, x: g * op.Sign(x) * rows_after_the_first(x)),
+    "Mul wrong for large products": ("u = Mul (x, x)", "Mul", lambda g, y, a, b: op.Where(op.Greater(y, 100.0), g * 0.0, g * b)),
+    "Reciprocal off far away": ("a = Exp (x) u = Reciprocal (a)", "Reciprocal", lambda g, y, x: op.Neg(g * op.Max(y, 1e-4) * y)),
+    "HardSwish wrong above 3": ("u = HardSwish (x)", "HardSwish", lambda g, y, x: op.Where(op.Less(x, -3.0), g * 0.0, g * (x / 3.0 + 0.5))),
+}  # fmt: skip
+QUICK = ["Sin 0 above 40", "Sin NaN above 5", "Sin 0 near 0", "Log wrong below .05", "Abs wrong at batch 1", "Cos off by 1e-5"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in WRONG])  # fmt: skip
+def test_a_rule_that_is_wrong_in_a_part_of_its_range_is_refused(name: str) -> None:
+    nodes, operator, rule, *text = WRONG[name]
+    given = model(nodes, *text)
+    with temporary_rules():
+        vjp(operator, rule, replace=True)
+        report = check_gradient(given, "x")
+    assert report.verdict == "differs", str(report)
+
+
+@pytest.mark.slow
+def test_the_right_rules_of_the_same_models_agree() -> None:
+    for nodes, _, _, *text in WRONG.values():
+        report = check_gradient(model(nodes, *text), "x")
+        assert report.verdict == "agrees", f"{nodes}: {report}"
