@@ -2,8 +2,10 @@
 useful error.
 
     python scripts/sweep_hostile.py [--only TEXT] [--commands inspect,verify,...]
+    python scripts/sweep_hostile.py --edits 2000 [--start 0] [--commands python]
 
-The models are in tests/hostile/models.py. Prints each failure, and writes its file to --save.
+The models are in tests/hostile/models.py, the edits in tests/hostile/structure.py. Prints each
+failure, and writes its file to --save.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.hostile.running import COMMANDS, QUICK, every, sweep  # noqa: E402
+from tests.hostile.running import (  # noqa: E402
+    COMMANDS,
+    FUNCTIONS,
+    IN_PYTHON,
+    QUICK,
+    Job,
+    every,
+    sweep,
+)
+from tests.hostile.structure import mutants  # noqa: E402
 
 
 def main() -> int:
@@ -25,12 +36,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="of the names")
     parser.add_argument(
-        "--commands", default=",".join(COMMANDS), metavar="LIST", help="quick: all without a proof"
+        "--commands",
+        default=",".join(COMMANDS),
+        metavar="LIST",
+        help="quick: all without a proof; python: the functions",
     )
+    parser.add_argument("--edits", type=int, default=0, metavar="N", help="edit models N times")
+    parser.add_argument("--start", type=int, default=0, metavar="N", help="the first edit")
     parser.add_argument("--save", type=Path, metavar="DIR", help="where to put files that fail")
     args = parser.parse_args()
-    commands = list(QUICK) if args.commands == "quick" else args.commands.split(",")
-    jobs = [job for job in every(commands) if args.only in job.title]
+    python = [IN_PYTHON + name for name in FUNCTIONS]
+    groups = {"quick": list(QUICK), "python": python}
+    commands = groups.get(args.commands) or args.commands.split(",")
+    numbers = range(args.start, args.start + args.edits)
+    made = (Job(title, data, tuple(commands)) for title, data in mutants(numbers))
+    jobs = [job for job in (made if args.edits else every(commands)) if args.only in job.title]
     started, failures = time.monotonic(), 0
     for job, command, wrong in sweep(jobs):
         failures += 1

@@ -66,7 +66,8 @@ def _keeps_samples(at: Site) -> bool:
     place = 2 if at.op == "Resize" and at.version >= 11 else 1
     scales = at.operand(place)
     found = at.attr("scales") if scales is None else scales.const
-    return found is not None and len(found) > 0 and float(found[0]) == 1.0
+    # onnxruntime accepts scales of any rank
+    return found is not None and [*np.ravel(found)[:1]] == [1.0]
 
 
 @in_place("LSTM GRU RNN")

@@ -14,6 +14,7 @@ import inspect
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from typing import (
     Annotated,
@@ -274,7 +275,8 @@ def names_of(value: Any) -> Iterator[str]:
 
 def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
     """Returns a decorator that replaces the parameter `options` of a function by the keywords of
-    the declaration; other parameters stay. Unknown and missing arguments raise InputError.
+    the declaration; other parameters stay. Unknown and missing arguments raise InputError. If work
+    on an invalid model fails unexpectedly, the error names the model's fault.
     """
 
     def deciding(function: F) -> F:
@@ -297,13 +299,38 @@ def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
                 if name in known:
                     kind = resolved(signature.parameters[name].annotation, function.__module__)
                     check_argument(kind, value, f"{owner}: {name}")
-            return function(**rest, options=options)
+            with _faults_named(_models(signature, rest)):
+                return function(**rest, options=options)
 
         calling.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
         calling.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{_listed(cls)}\n"
         return cast(F, calling)
 
     return deciding
+
+
+@contextmanager
+def _faults_named(models: Iterable[Any]) -> Iterator[None]:
+    """Turns an unexpected error into one that names the fault of a model, if one has a fault."""
+    try:
+        yield
+    except Exception as error:
+        from onnxgrad.verify.blame import blamed  # imports numpy and onnx
+
+        fault = blamed(models, error)
+        if fault is None:
+            raise
+        raise fault from error
+
+
+def _models(signature: inspect.Signature, given: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields the models among the arguments of a function."""
+    for name, value in given.items():
+        if "ModelLike" in str(signature.parameters[name].annotation) and value is not None:
+            several = isinstance(value, (list, tuple, Mapping))
+            yield from (
+                (value.values() if isinstance(value, Mapping) else value) if several else [value]
+            )
 
 
 def _signature(function: Callable[..., Any], cls: type[Declaration]) -> inspect.Signature:

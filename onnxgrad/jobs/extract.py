@@ -55,7 +55,7 @@ def extracted(
     for v in starts or ():
         if any(v is end for end in ends):
             raise InputError(f"'{v.name}' is requested as input and as output")
-    for v in list(block.outputs):
+    for v in dict.fromkeys(block.outputs):
         block.remove_output(v)
     for v in ends:
         block.add_output(v)

@@ -40,7 +40,7 @@ def cut(program: Program, at: At) -> set[str]:
     values = _computed(block, at)
     before = {name for v in _ancestors(values) for name in _names(v)}
     fed = [_fed_in(block, v) for v in values]
-    for v in list(block.outputs):
+    for v in dict.fromkeys(block.outputs):
         if not _ancestors([v]) & set(fed):
             block.remove_output(v)
     if not block.outputs:
@@ -77,7 +77,7 @@ def first_part(program: Program, at: At) -> None:
     """
     block = program.main
     values = _computed(block, at)
-    for v in list(block.outputs):
+    for v in dict.fromkeys(block.outputs):
         block.remove_output(v)
     for v in values:
         block.add_output(v)

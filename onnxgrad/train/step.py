@@ -183,7 +183,7 @@ def _with_loss(
     evaluation = modes.infer(load_own(program))
     goal, scales = scaled(block, options.scaling, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
-    for v in own_outputs:
+    for v in dict.fromkeys(own_outputs):
         if v.name not in metrics and v is not target:
             block.remove_output(v)
     kept = _metrics(metrics, [v.name for v in own_outputs])
@@ -304,7 +304,7 @@ def forward(step: TrainingStep) -> Program:
     """
     program, manifest = load_own(step.train), step.manifest
     block = program.main
-    for v in [v for v in block.outputs if v.name != manifest.loss]:
+    for v in [v for v in dict.fromkeys(block.outputs) if v.name != manifest.loss]:
         block.remove_output(v)
     batch = {fed.name for fed in manifest.of_role("batch")}
     prune(block, lambda v: v.use_count or v.name in batch)

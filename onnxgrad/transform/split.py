@@ -251,7 +251,7 @@ def _part(
     made = load_own(program)
     block = made.main
     values = {v.name: v for v in block.vars()}
-    for v in list(block.outputs):
+    for v in dict.fromkeys(block.outputs):
         block.remove_output(v)
     for name in outputs:
         block.add_output(values[name])

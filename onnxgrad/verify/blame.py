@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.preflight.invalid_models import fault_of
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.limits import LimitReached, limited
@@ -19,38 +23,53 @@ from onnxgrad.verify.running.session import open_session
 from onnxgrad.verify.values import Value
 
 _SECONDS = 30.0
-_SHOWN = 600  # characters of the error that the fault caused
+# the packages whose functions a job calls
+_LIBRARIES = {"onnxgrad", "onnx", "numpy", "google", "ml_dtypes", "onnx_ir", "onnxscript"}
 
 
-def blamed(models: Iterable[str], error: Exception) -> InputError | None:
-    """Returns an error that names the fault of one of these models, or None if onnxruntime runs
-    them all or is missing. Skips names that are not files.
+def blamed(models: Iterable[ModelLike], error: Exception) -> InputError | None:
+    """Returns an error that names the fault of one of these models in the words of onnx or
+    onnxruntime. Returns None if `error` is one that users can meet, or comes from the caller's own
+    code, if onnxruntime runs all models, or if it is missing. Skips paths that are not files.
     """
-    for name in models:
-        if not Path(name).is_file():
+    if not _is_unexpected(error) or _is_the_callers(error):
+        return None
+    for model in models:
+        path = model if isinstance(model, (str, os.PathLike)) else None
+        if path is not None and not Path(path).is_file():
             continue
         try:
             with limited(_SECONDS):
-                reason = _fault(Path(name))
+                reason = _fault(model)
         except LimitReached:
             reason = f"onnxruntime does not finish this model within {_SECONDS:g} s"
         except Exception:  # noqa: BLE001  # no runtime or no feeds: report the first error
             return None
         if reason is not None:
-            what = (
-                str(error)
-                if isinstance(error, OnnxgradError)
-                else f"{type(error).__name__}: {error}"
-            )
-            return InputError(f"{name}: {reason}, which caused this error: {what[:_SHOWN]}")
+            return InputError(f"{'the model' if path is None else path}: {reason}")
     return None
 
 
-def _fault(path: Path) -> str | None:
+def _is_unexpected(error: Exception) -> bool:
+    ours = isinstance(error, OnnxgradError) and not isinstance(error, InternalError)
+    return not ours and not isinstance(error, (MemoryError, OSError))
+
+
+def _is_the_callers(error: Exception) -> bool:
+    """Whether a function of the caller, such as the check of `reduce`, was running."""
+    packages = (
+        frame.f_globals.get("__name__", "").partition(".")[0]
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+    return not all(p in _LIBRARIES or p in sys.stdlib_module_names for p in packages)
+
+
+def _fault(given: ModelLike) -> str | None:
     """Returns why the model is unusable: it does not load, does not run, or declares shapes that it
     does not compute.
     """
-    proto = proof_model(path).proto
+    model = proof_model(given)
+    proto = model.proto
     try:
         check_model(proto, "the model")
     except InputError as invalid:
@@ -59,7 +78,7 @@ def _fault(path: Path) -> str | None:
     if reason is not None:
         return f"this is not a valid ONNX model ({reason})"
     try:
-        session = open_session(path, optimize=False)
+        session = open_session(model.source, optimize=False)
         found = session.run(feeds_for(proto, seed=0))
     except RunFailed as refused:
         if refused.limit:

@@ -61,6 +61,8 @@ from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
 from onnxgrad.verify.report import Leg, Regions, Report, joined
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.installed import too_old
+from onnxgrad.verify.running.session import versions
 from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, UNSTABLE
@@ -114,6 +116,9 @@ def verify(
         first = proof_model(a) if early is None else early.original()
         second = a if b is None and expect is None else b
         report = _on_all(first, second, expect, request, providers, early)
+        ran = any(leg.ran for name, leg in report.legs.items() if name.startswith("onnxruntime"))
+        if ran and (old := too_old(versions()["onnxruntime"])):
+            report = replace(report, notes=(*report.notes, old))
         if exact and expect is None:
             decision = decide_models(first.source, proof_model(second).source, request.names)
             report = replace(report, exact=decision)

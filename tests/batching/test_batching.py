@@ -74,6 +74,9 @@ IN_PLACE = [
     "g (float[1,2,3,3] x) => (float[1,2,6,6] y) { s = Constant <value_ints = [1, 2, 6, 6]> ()  y = Resize (x, , , s) }",
     "g (float[1,2,3,3] x) => (float[1,2,6,6] y) { s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()"
     "  y = Resize (x, , s) }",
+    # scales of rank 2, which onnxruntime accepts
+    "g (float[1,2,3,3] x) => (float[N,C,H,W] y) { s = Constant <value = float[1,4] {1.0, 1.0, 2.0, 2.0}> ()"
+    "  y = Resize (x, , s) }",
     "g (float[1,3] x) => (float[1,2] y) W { y = Einsum <equation = \"bi,ij->bj\"> (x, w) }",
     "g (float[1,8,2,2] x) => (float[1,2,4,4] y) { y = DepthToSpace <blocksize = 2> (x) }",
     "g (float[1,3] x) => (float[1,3] y) { s = Shape (x)  c = ConstantOfShape <value = float[1] {2}> (s)  y = Mul (x, c) }",

@@ -16,19 +16,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+import onnxgrad
 from onnxgrad.cli.app import main
+from onnxgrad.errors import InternalError, OnnxgradError
+from onnxgrad.vocabulary import STEP_FILES
 from tests.helpers import ROOT
 from tests.hostile.models import SECRET
 
 TIMEOUT = 10.0  # of the commands; a worker that takes three times as long for one is killed
 ADDRESS_SPACE = 6_000_000  # KiB
 _OUTPUT = ("out.onnx",)
+IN_PYTHON = "python: "  # and the name of a function
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+STEP = {f"step/{name}" for name in STEP_FILES}
 
 # a command on `model.onnx` in the current folder -> the files that it may write
 QUICK: dict[str, tuple[list[str], set[str]]] = {
@@ -52,6 +60,16 @@ QUICK: dict[str, tuple[list[str], set[str]]] = {
     "join": (["join", "model.onnx", "model.onnx", "-o", "out.onnx", "--no-verify", "--prefix", "b."], {"out.onnx"}),
     "lift": (["lift", "model.onnx", "-o", "out.onnx", "--no-verify", "--prepare", "once.onnx", "--weights", "*w*"], {"out.onnx", "once.onnx"}),
     "reduce": (["reduce", "model.onnx", "-o", "out.onnx", "--check", "false"], {"out.onnx"}),
+    "weights": (["inspect", "model.onnx", "--weights", "--json", "found.json"], {"found.json"}),
+    "convert-opset": (["convert-opset", "model.onnx", "-o", "out.onnx", "--to", "21", "--no-verify"], {"out.onnx"}),
+    "float16": (["float16", "model.onnx", "-o", "out.onnx", "--no-verify"], {"out.onnx"}),
+    "extract": (["extract", "model.onnx", "-o", "out.onnx", "--no-verify", "--outputs", "y"], {"out.onnx"}),
+    "metadata": (["metadata", "model.onnx", "-o", "out.onnx", "--set", "a=b"], {"out.onnx"}),
+    "train-step": (["train-step", "model.onnx", "-o", "step", "--no-verify", "--loss", "mse{output=y}"], STEP),
+    "step of y": (["train-step", "model.onnx", "-o", "step", "--no-verify", "--loss", "y", "--optimizer", "sgd"], STEP),
+    "split": (["grad", "model.onnx", "--no-verify", "--split", "out.onnx", "back.onnx"], {"out.onnx", "back.onnx", "back.json"}),
+    "jvp": (["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--jvp"], {"out.onnx"}),
+    "hvp": (["grad", "model.onnx", "-o", "out.onnx", "--no-verify", "--hvp"], {"out.onnx"}),
 }  # fmt: skip
 PROVING: dict[str, tuple[list[str], set[str]]] = {
     "prove": (["optimize", "model.onnx", "-o", "out.onnx"], {"out.onnx"}),
@@ -62,6 +80,35 @@ PROVING: dict[str, tuple[list[str], set[str]]] = {
     "grad, proved": (["grad", "model.onnx", "-o", "out.onnx", "--adjoint", "input"], {"out.onnx"}),
 }
 COMMANDS = QUICK | PROVING
+_LIMIT: dict[str, Any] = {"timeout": TIMEOUT}
+_UNPROVED: dict[str, Any] = {"verify": False, **_LIMIT}
+# the same jobs as Python functions of a path or a ModelProto
+FUNCTIONS: dict[str, Callable[[Any], object]] = {
+    "load": lambda m: str(onnxgrad.load(m).main),
+    "inspect": lambda m: onnxgrad.inspect(m, **_LIMIT).to_dict(),
+    "optimize": lambda m: onnxgrad.optimize(m, merge="always", **_UNPROVED),
+    "gradient": lambda m: onnxgrad.gradient(m, adjoint="auto", **_LIMIT),
+    "params": lambda m: onnxgrad.gradient(m, "params", "y", adjoint="auto", **_LIMIT),
+    "every input": lambda m: onnxgrad.gradient(m, "*", adjoint="auto", **_LIMIT),
+    "linearize": lambda m: onnxgrad.linearize(m, **_LIMIT),
+    "jvp": lambda m: onnxgrad.jvp(m, **_LIMIT),
+    "jacobian": lambda m: onnxgrad.jacobian(m, **_LIMIT),
+    "hvp": lambda m: onnxgrad.hessian_vector_product(m, **_LIMIT),
+    "mark_checkpoints": lambda m: onnxgrad.mark_checkpoints(m, **_LIMIT),
+    "training_step": lambda m: onnxgrad.training_step(m, "mse{output=y}", **_LIMIT),
+    "vmap": lambda m: onnxgrad.vmap(m, **_UNPROVED),
+    "open_batch": lambda m: onnxgrad.open_batch(m, **_UNPROVED),
+    "extract": lambda m: onnxgrad.extract(m, outputs=["y"], **_UNPROVED),
+    "edit": lambda m: onnxgrad.edit(m, rename={"x": "other"}, **_UNPROVED),
+    "join": lambda m: onnxgrad.join(m, m, prefix="b.", **_UNPROVED),
+    "lift": lambda m: onnxgrad.lift(m, ["*w*"], **_UNPROVED),
+    "convert_opset": lambda m: onnxgrad.convert_opset(m, 21, **_UNPROVED),
+    "float16": lambda m: onnxgrad.float16(m, **_UNPROVED),
+    "place": lambda m: onnxgrad.place(m, {"cuda": "*"}, **_LIMIT),
+    "diff": lambda m: onnxgrad.diff(m, m, **_LIMIT).to_dict(),
+    "verify": lambda m: onnxgrad.verify(m, m, **_LIMIT).to_dict(),
+    "check_gradient": lambda m: onnxgrad.check_gradient(m, **_LIMIT),
+}
 
 
 @dataclass(frozen=True)
@@ -97,7 +144,13 @@ class _Worker:
 
     def __init__(self) -> None:
         self.lost = False
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": tempfile.gettempdir()}
+        # argparse looks for its translations anew in each parser, unless there are none
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": tempfile.gettempdir(),
+            "LANGUAGE": "C",
+        }
         shell = f"ulimit -v {ADDRESS_SPACE}; exec {sys.executable} -m tests.hostile.running"
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the worker
         self.process = subprocess.Popen(
@@ -116,8 +169,10 @@ class _Worker:
             words, written = COMMANDS.get(
                 command, (list(job.words), set(_OUTPUT).intersection(job.words))
             )
+            if command.startswith(IN_PYTHON):
+                words, written = [IN_PYTHON, command.removeprefix(IN_PYTHON)], set()
             words = [*words, "--config", "recipe.toml"] if job.config is not None else words
-            if not any(word.startswith("--timeout") for word in words):
+            if IN_PYTHON not in words and not any(w.startswith("--timeout") for w in words):
                 words = [*words, "--timeout", str(TIMEOUT)]
             before = _furnish(Path(folder), job)
             request = {
@@ -219,6 +274,7 @@ def _judge(
         if after.pop(name, None) != content:
             return f"{name} was changed"
     allowed = {f"room/{name}" for name in written} if code == 0 else set()
+    allowed |= {str(Path(name).parent) for name in allowed}
     extra = [name for name in after if name not in allowed and not (code == 0 and ".onnx." in name)]
     if extra:
         return f"left behind: {extra}"
@@ -228,6 +284,23 @@ def _judge(
     ):
         return "the secret was read"
     return "no output" if code == 0 and written and not after else ""
+
+
+def _call(name: str) -> int:
+    """Calls a function on the file and on the protobuf. Returns the exit code of its error; every other exception
+    passes.
+    """
+    model: Any = "model.onnx"
+    for _ in range(2):
+        try:
+            FUNCTIONS[name](model)
+        except OnnxgradError as error:
+            if isinstance(error, InternalError):
+                raise
+            if "\n" in str(error) or not str(error):
+                raise AssertionError(f"not one line: {error}") from error
+        model = onnx.ModelProto.FromString(Path("model.onnx").read_bytes())
+    return 0
 
 
 def _serve() -> None:
@@ -241,7 +314,8 @@ def _serve() -> None:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                code: Any = main(request["words"])
+                words = request["words"]
+                code: Any = _call(words[1]) if words[0] == IN_PYTHON else main(words)
             except BaseException as error:  # noqa: BLE001  # what main lets through is what we look for
                 code = f"{type(error).__name__}: {error}"
         os.chdir("/")

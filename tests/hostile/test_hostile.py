@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Iterable
 
 import pytest
 
 from tests.hostile.damage import edits, mutant
 from tests.hostile.operands import mutant as mutant_operands
 from tests.hostile.operands import single_nodes
-from tests.hostile.running import COMMANDS, PROVING, QUICK, Job, every, sweep
+from tests.hostile.running import COMMANDS, FUNCTIONS, IN_PYTHON, PROVING, QUICK, Job, every, sweep
 from tests.hostile.seeds import seeds
+from tests.hostile.structure import mutants
 
 
 def failures(jobs: list[Job]) -> list[str]:
@@ -60,6 +62,32 @@ def test_damaged_models(commands: dict[str, object]) -> None:
             )
         )
     assert failures(jobs) == []
+
+
+def edited(numbers: Iterable[int], each: int) -> list[Job]:
+    """Mutants of the protobuf, each through some commands and functions in turns."""
+    names = [*COMMANDS, *(IN_PYTHON + name for name in FUNCTIONS)]
+    jobs = []
+    for number, (title, data) in zip(numbers, mutants(numbers), strict=True):
+        chosen = random.Random(-number).sample(names, each)
+        jobs.append(Job(title, data, tuple(chosen)))
+    return jobs
+
+
+def test_some_edited_models() -> None:
+    """And the sweep sees what a function raises: here, one that is none of ours."""
+    (first,) = edited([0], 1)
+    wrong = dataclasses.replace(first, title="wrong", commands=(f"{IN_PYTHON}nothing",))
+    assert failures([*edited(range(0, 2000, 133), 1), wrong]) == [
+        f"wrong | {IN_PYTHON}nothing | exit KeyError: 'nothing': "
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_edited_model() -> None:
+    """`scripts/sweep_hostile.py --edits 2000` runs all commands on all of them."""
+    assert failures(edited(range(2000), 2)) == []
 
 
 @pytest.mark.slow

@@ -44,6 +44,13 @@ def test_the_part_between(
     assert kept == (["w"] if "MatMul" in left[2] and "w" not in left[0] else [])
 
 
+def test_an_output_that_is_listed_twice() -> None:
+    """onnxruntime accepts such a file."""
+    model = parse(TEXT)
+    model.graph.output.append(model.graph.output[0])
+    assert [v.name for v in extract(model, outputs=["h"]).graph.output] == ["h"]
+
+
 def test_types_and_values() -> None:
     part = extract(parse(TEXT), ["t", "z"], ["y"])
     assert [str(v.type) for v in load(part).main.inputs] == ["f32[N,2]", "f32[N,2]"]

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from onnxgrad.errors import InternalError
+from onnxgrad import gradient, inspect, reduce, vmap
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.verify.blame import bisect, blamed
 from tests.helpers import parse
 
@@ -46,3 +50,35 @@ def test_a_declared_shape_that_the_run_contradicts_is_to_blame(tmp_path: Path) -
     assert "output 'y' is declared of shape [1, 1, 4, 4] and has [1, 1, 1] when it runs" in str(
         found
     )
+
+
+NO_RANK = """g (float[N,3] x, float[4,2,3] w) => (float y) {
+  h = MatMul (x, w)  s = Softmax (h)  y = ReduceSum <keepdims = 0> (s) }"""
+
+
+@pytest.mark.parametrize("job", [gradient, lambda m: vmap(m, verify=False), inspect])
+@pytest.mark.parametrize("as_file", [False, True])
+def test_python_names_the_fault_of_an_invalid_model(
+    job: Callable[[Any], Any], as_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words of onnx or onnxruntime, not in those of the line that met it."""
+    model: Any = parse(NO_RANK)
+    if as_file:
+        (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+        model = tmp_path / "m.onnx"
+
+    jobs = "gradients.derive", "open_batch.vmap", "inspection.contents.inspect"
+    for name in jobs:  # fails at once, with a TypeError
+        monkeypatch.setattr(f"onnxgrad.jobs.{name}", math.sqrt)
+    with pytest.raises(InputError) as found:
+        job(model)
+    assert "Incompatible dimensions" in str(found.value) and "rule" not in str(found.value)
+    assert str(found.value).startswith(str(model) if as_file else "the model: ")
+
+
+def test_an_error_of_the_callers_own_function_passes() -> None:
+    def check(_: Any) -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        reduce(parse(NO_RANK), check=check)

@@ -53,6 +53,7 @@ _IN_PLACE = frozenset((
 ))  # fmt: skip
 _ROUNDED = 256  # bytes: the sizes of chunks are multiples
 _PAGE = 1024  # bytes; the system's pages are larger, which matters only for small graphs
+_MOST_PAGES = 1 << 26  # of one region: those of a region beyond 64 GiB are larger
 _FIRST, _LARGEST = 1 << 20, 1 << 30  # bytes of the first and the largest region
 _WASTED = 1 << 27  # bytes at the end of a chunk that is not split
 
@@ -69,7 +70,7 @@ def peak_of(block: BindingBlock) -> int:
             arena.give(chunk)
         for number in step.end:
             arena.give(chunks.pop(number))
-    written = arena.touched * _PAGE
+    written = arena.touched
     return int(MARGIN * written) + min(KERNELS, written // 4)
 
 
@@ -249,23 +250,24 @@ class _Chunk:
 class _Region:
     """A region with its pages that were written: an integer with one bit per page."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, size: int) -> None:
         self.number = number
+        self._page = max(_PAGE, size // _MOST_PAGES)
         self._written = 0
 
     def write(self, start: int, size: int) -> int:
-        """Marks pages as written. Returns the number of those written for the first time."""
-        first, last = start // _PAGE, (start + size + _PAGE - 1) // _PAGE
+        """Marks pages as written. Returns the bytes of those written for the first time."""
+        first, last = start // self._page, (start + size + self._page - 1) // self._page
         before = self._written.bit_count()
         self._written |= ((1 << (last - first)) - 1) << first
-        return self._written.bit_count() - before
+        return (self._written.bit_count() - before) * self._page
 
 
 class _Arena:
     """Best fit with coalescing, as onnxruntime's BFCArena."""
 
     def __init__(self) -> None:
-        self.touched = 0  # pages
+        self.touched = 0  # bytes of pages
         self._grown = _FIRST
         self._free: list[tuple[int, int, int, _Chunk]] = []
         self._regions = 0
@@ -275,7 +277,8 @@ class _Arena:
         rounded = max(_ROUNDED, -(-size // _ROUNDED) * _ROUNDED)
         if not self._free or self._free[-1][0] < rounded:
             self._regions += 1
-            self._put(_Chunk(_Region(self._regions), 0, self._grow(rounded)))
+            size_of_region = self._grow(rounded)
+            self._put(_Chunk(_Region(self._regions, size_of_region), 0, size_of_region))
         chunk = self._free.pop(bisect.bisect_left(self._free, (rounded,)))[3]
         rest = chunk.size - rounded
         if chunk.size >= 2 * rounded or rest >= _WASTED:

@@ -64,9 +64,17 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             answer: tuple[Any, ...] = ("ok", _VERBS[verb](sessions, *arguments))
             del arguments
         except Exception as error:  # noqa: BLE001  # libraries raise their own classes; the parent interprets them
-            answer = ("failed", type(error).__name__, " ".join(str(error).split()))
+            kind = "MemoryError" if limit and _lacks_memory(error) else type(error).__name__
+            answer = ("failed", kind, " ".join(str(error).split()))
         send(answers, answer)
         del answer
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether memory ran out below Python. protobuf then fails to read or write a message, and the
+    parent has read and written this model before.
+    """
+    return type(error).__name__ in ("DecodeError", "EncodeError") or "bad_alloc" in str(error)
 
 
 _parent: list[BinaryIO] = []  # the streams from and to the parent while we serve it

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import platform
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,28 @@ _PACKAGES = (
     "onnx-ir",
     "torch",
 )
+
+
+# the oldest onnxruntime of `pyproject.toml`, by the oldest Python that it is for
+_FLOORS = {(3, 11): "1.31", (3, 0): "1.23.2"}
+
+
+def too_old(version: str) -> str:
+    """Returns a warning if this version of onnxruntime is below the lowest that is supported, else
+    an empty text.
+    """
+    floor = next(v for python, v in _FLOORS.items() if sys.version_info >= python)
+    if _numbers(version) >= _numbers(floor):
+        return ""
+    return (
+        f"onnxruntime {version} is older than {floor}, the lowest version that onnxgrad is tested "
+        "with: results may be wrong, and models may not load"
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Returns the numbers of a version; those behind the first other text do not count."""
+    return tuple(int(n) for n in re.match(r"[\d.]*\d|", version)[0].split(".") if n)  # type: ignore[index]  # matches always
 
 
 @functools.cache
@@ -81,6 +105,7 @@ def doctor_report() -> dict[str, Any]:
         )
     try:
         known = versions()
+        report["problems"] += filter(None, [too_old(known["onnxruntime"])])
         max_ir, max_opset = runtime_limits()
     except OnnxgradError as error:
         report |= {"onnxruntime": None, "max_ir": None, "max_opset": None, "available": []}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -468,6 +469,16 @@ def test_the_planned_peak_counts_idle_buffers_chunks_and_scratch() -> None:
     idle = """a = Sin (x) s = ReduceSum <keepdims = 0> (a) n = Constant <value_ints = [131072]> () b = Expand (s, n)
         t = ReduceSum <keepdims = 0> (b) c = Mul (x, t) y = ReduceSum <keepdims = 0> (c)"""
     assert written(idle, "float y") == pytest.approx(3, rel=0.02)  # c is written where a was
+
+
+def test_the_planned_peak_of_terabytes_needs_no_memory() -> None:
+    """Sizes are what a file declares: pages of huge regions are larger, not more."""
+    model = parse(f"g (float[{1 << 40}] x) => (float[{1 << 40}] y) {{ a = Exp (x)  y = Tanh (a) }}")
+    tracemalloc.start()
+    peak = peak_of(load(model).main)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak == pytest.approx(1.05 * 8 * (1 << 40), rel=0.01) and used < 1 << 26
 
 
 def test_a_budget_repeats_the_warnings_of_the_chosen_gradient_once() -> None:

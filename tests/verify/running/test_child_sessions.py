@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from typing import Any
 
@@ -11,9 +12,10 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.running import child_main
 from onnxgrad.verify.running.child_sessions import (
     CACHED_SESSIONS,
     EXOTIC,
@@ -22,6 +24,7 @@ from onnxgrad.verify.running.child_sessions import (
     tensor_kind,
     unpack,
 )
+from onnxgrad.verify.running.wire import receive, send
 from tests.helpers import MODELS_DIR, parse
 
 CONFIG: dict[str, Any] = {
@@ -80,3 +83,20 @@ def test_types_are_onnxs_own(kind: str) -> None:
     assert dtype == np.dtype(getattr(ml_dtypes, name)) and dtype.name == name
     array = np.zeros(8, dtype)
     assert len(numpy_helper.from_array(array).raw_data) == bits
+
+
+@pytest.mark.parametrize(
+    ("limit", "kind"), [(1 << 40, "MemoryError"), (0, "DecodeError")], ids=["limited", "not"]
+)
+def test_protobuf_that_finds_no_memory_says_so(
+    limit: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a limit, a message that the parent could read is not damaged."""
+    monkeypatch.setattr(child_main._Memory, "set", lambda self, limit: None)
+    monkeypatch.setitem(child_main._VERBS, "parse", lambda _: ModelProto.FromString(b"\xff"))
+    requests, answers = io.BytesIO(), io.BytesIO()
+    send(requests, ("parse", limit))
+    requests.seek(0)
+    child_main.serve(requests, answers)
+    answers.seek(0)
+    assert receive(answers)[:2] == ("failed", kind)
