@@ -60,6 +60,8 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     # a child that runs onnxruntime is ready in 0.2 s, as it imports neither onnx nor the evaluator
     ("verify/running/child_main.py", "onnxgrad.verify.reference.server"),
     ("verify/running/child_main.py", "onnxgrad.verify.exact.child.decide_in_child"),
+    # declarations are read for `--help`, and blame runs models
+    ("jobs/declared.py", "onnxgrad.verify.blame.blamed"),
     # `optimize` neither opens dimensions nor writes a page, unless it is told to
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_sizes"),
