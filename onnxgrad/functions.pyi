@@ -15,6 +15,7 @@ from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.groups import Count
 from onnxgrad.jobs.groups import InputKind
 from onnxgrad.jobs.groups import Legs
+from onnxgrad.jobs.groups import Lints
 from onnxgrad.jobs.groups import Masks
 from onnxgrad.jobs.groups import Memory
 from onnxgrad.jobs.groups import Names
@@ -66,6 +67,7 @@ def optimize(
     before: Edits | None = None,
     after: Edits | None = None,
     lift: bool | Names = False,
+    lint: Lints | None = None,
     max_rewrites: Count | None = None,
     explain: bool = False,
     print_after: Names = (),

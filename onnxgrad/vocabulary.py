@@ -15,6 +15,7 @@ Runtime: TypeAlias = Literal["onnxruntime"]
 RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
 Merge: TypeAlias = Literal["always", "auto", "never"]
 MERGE = get_args(Merge)
+LintLevel: TypeAlias = Literal["error", "warn", "off"]
 # what checkpointing keeps (grad/checkpointing/keeping.py)
 POLICIES = ("auto", "everything", "products", "nothing")
 EngineName: TypeAlias = Literal["auto", "graph", "blocks"]
@@ -41,6 +42,11 @@ PASSES = (
     "remove-unused-parameters", "reorder-gather-matmul", "select-rows", "simplify-arithmetic",
     "simplify-inference", "simplify-sizes", "simplify-transpose", "sink-constants",
     "transpose-after-concat",
+)  # fmt: skip
+LINTS = (
+    "nan-weights", "infinite-weights", "missing-weights", "dead-outputs", "nan-outputs",
+    "training-mode", "random-operators", "unread-inputs", "float64-islands", "missing-kernels",
+    "host-paths",
 )  # fmt: skip
 LOSSES = (
     "bce_with_logits", "cosine", "cosine_embedding", "cross_entropy", "ctc", "huber", "kl_div",

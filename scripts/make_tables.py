@@ -17,6 +17,7 @@ from pathlib import Path
 from onnxgrad import help, surface, vocabulary
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import Option, options_of, table_of
+from onnxgrad.jobs.lint import LINTS
 from onnxgrad.jobs.recipe import GATES, OF_CI, OPTIONS
 from onnxgrad.passes.pipeline import PASSES
 from onnxgrad.train.losses import LOSSES
@@ -27,13 +28,14 @@ from onnxgrad.train.schedules import SCHEDULES
 PAGES, VOCABULARY = Path(str(help.__file__)).parent, Path(str(vocabulary.__file__))
 NAMES = {
     "PASSES": sorted(PASSES), "LOSSES": sorted(LOSSES), "METRICS": sorted(METRICS),
+    "LINTS": list(LINTS),
     "OPTIMIZERS": OPTIMIZERS, "SCHEDULES": SCHEDULES,
 }  # fmt: skip
 assert surface.__all__  # the surface registers them all
 # the largest number of a type is no limit that matters to a reader
 _LARGEST = re.compile(r"from (\S+) to [\d.]+e\+(?:18|308)")
 # a table of a page, found by its first line
-_TABLE = re.compile(r"\| (?:option|key) \| values \|.*\n(?:\|.*\n)+")
+_TABLE = re.compile(r"\| (?:option \| values|key \| values|lint \| default) \|.*\n(?:\|.*\n)+")
 
 
 def flags_of(title: str) -> list[Option]:
@@ -46,7 +48,9 @@ def tables() -> dict[str, list[str]]:
     bounds = next(o.title for o in options_of(OptimizeOptions) if o.name == "atol")
     groups = [flags_of("rewriting"), flags_of("proof"), flags_of(bounds)]
     keys = [{**OPTIONS, **GATES}, OF_CI]
+    lints = (f"| `{one.name}` | {one.level} | {one.what} |" for one in LINTS.values())
     return {
+        "lint": ["\n".join(("| lint | default | finds |", "|---|---|---|", *lints))],
         "commands": [table_of(g, lambda o: f"{o.flag} {o.metavar}".strip()) for g in groups],
         "recipes": [table_of(group.values(), lambda o: o.toml) for group in keys],
     }

@@ -57,6 +57,8 @@ COMMANDS: dict[str, Command] = {
                 help="the folder to write to; files keep their names"),
             row("--dry-run", action="store_true", help="rewrite and prove, but write no model"),
             HTML,
+            row("--no-config", title="rewriting", action="store_true",
+                help="ignore onnxgrad.toml and pyproject.toml of this folder"),
             row("--verify", choices=("model", "each"), default="model", help="model (default): "
                 "prove the whole model; each: also prove every rewrite by itself, on its own "
                 "operands, which names a wrong rewrite rule at once (with --no-verify: only this)"),

@@ -16,7 +16,7 @@ from onnxgrad.errors import InputError
 
 # in the order of reading
 TOPICS = (
-    "start", "install", "commands", "recipes", "reports", "proof", "gradients",
+    "start", "install", "commands", "recipes", "lint", "reports", "proof", "gradients",
     "transformations", "training", "step-format", "laws", "rules", "hostile", "cuda", "faq",
     "numbers", "coming-from",
 )  # fmt: skip

@@ -16,6 +16,7 @@ from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import (
     Count,
     Limits,
+    Lints,
     Names,
     Pairs,
     PartOf,
@@ -128,6 +129,12 @@ class OptimizeOptions(Proof):
         "values computed from constants",
         flag=None,
         olive=False,
+    )
+    lint: Lints | None = option(
+        None,
+        "the level of a lint: error (refuse the model), warn or off; see `onnxgrad help lint`; may "
+        "repeat",
+        metavar="NAME=LEVEL",
     )
     max_rewrites: Count | None = option(None, "stop after N rewrites", metavar="N", toml=None)
     explain: bool = option(

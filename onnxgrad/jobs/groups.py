@@ -14,7 +14,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import DIGITS, Declaration, option, options_of
 from onnxgrad.limits import MOST_SECONDS, SECONDS, read_size
 from onnxgrad.options import Named, Range, providers_of, several
-from onnxgrad.vocabulary import LEGS, MOST_THREADS
+from onnxgrad.vocabulary import LEGS, LINTS, MOST_THREADS, LintLevel
 from onnxgrad.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -129,6 +129,17 @@ class _Pairs(_Table):
                 f"{flag} {text[:80]}: write {self.form}, such as {flag} {self.example}"
             )
         return name, value
+
+
+class _Lints(_Pairs):
+    """Levels of lints."""
+
+    def check(self, value: Any, where: str) -> Any:
+        for name in value or ():
+            if name not in LINTS:
+                hint = did_you_mean(name, LINTS, f"there are {', '.join(LINTS)}")
+                raise InputError(f"{where}: no lint '{name}'; {hint}")
+        return value
 
 
 class _Places(_Pairs):
@@ -272,6 +283,7 @@ Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=lin
 Masks: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=INPUT", "hidden=attention_mask")]
 Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]
 Files: TypeAlias = Annotated[Mapping[str, str], _Pairs("NPZ=NPZ", "new.npz=scores.npz")]
+Lints: TypeAlias = Annotated[Mapping[str, LintLevel], _Lints("NAME=LEVEL", "nan-weights=error")]
 Entries: TypeAlias = Annotated[Mapping[str, str], _Pairs("KEY=VALUE", "author=me", empty=True)]
 Places: TypeAlias = Annotated[Mapping[str, str], _Places("NAME=INPUT.AXIS", "seq=ids.1")]
 Renames: TypeAlias = Annotated[Mapping[str, str], _Pairs("OLD=NEW", "output_0=logits")]

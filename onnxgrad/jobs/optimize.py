@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from onnxgrad.ir.types import type_to_proto
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.edit import changed_after, changed_before
 from onnxgrad.jobs.fixed_dims import fixed
+from onnxgrad.jobs.lint import lint, lint_report, refuse
 from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
 from onnxgrad.jobs.proving import original_of, runnable
 from onnxgrad.jobs.recipe import Recipe, find
@@ -83,6 +85,8 @@ class Job:
                 if error.done is not None:
                     outcome.adopt(error.done)
                 outcome.report = error.report
+        if outcome.report is not None:
+            outcome.lints += lint_report(outcome.report, self.options.lint)
         clock.switch("done")
         outcome.seconds = clock.spent
         return outcome
@@ -95,7 +99,7 @@ class Job:
             model = fixed(model, options.fix_dims)
         if options.join or options.before or options.lift is not False:
             outcome.given = load(model)
-            self._check(outcome.given)
+            self._check(outcome, outcome.given)
             model = changed_before(outcome.given, options, outcome)
         if self.tuning is not None:
             clock.switch("tune")
@@ -114,21 +118,27 @@ class Job:
             explain=options.explain,
             proof=proof,
             on_stage=on_stage,
-            on_read=self._check if outcome.given is None else None,
+            on_read=partial(self._check, outcome) if outcome.given is None else None,
             on_fired=self.printing,
             allow_growth=options.allow_growth,
             ahead=hooks.ahead,
         )
 
-    def _check(self, program: Program) -> None:
-        """Raises InputError, before any rewrite, for names that do not exist in the model."""
+    def _check(self, outcome: Outcome, program: Program) -> None:
+        """Lints the model before any rewrite. Raises InputError for names that do not exist in the
+        model, and Refused for a lint of the level error.
+        """
+        outcome.lints = lint(program, self.options.lint)
         self.hooks.on_read(program)
         check_names(program, self.options.inline)
         if self.recipe is not None:
             self.recipe.check_names(self.name, program)
+        refuse(outcome.lints)
 
     def _finish(self, outcome: Outcome, clock: Clock) -> None:
         clock.switch("prove")
+        if outcome.report is not None:
+            refuse(lint_report(outcome.report, self.options.lint))
         changed_after(self.options, outcome)
         if self.recipe is not None:
             self.recipe.check(self.name, outcome)

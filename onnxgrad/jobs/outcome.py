@@ -18,6 +18,7 @@ from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.storage.outline import outline
 from onnxgrad.ir.storage.protection import Writes, protecting, refuse
 from onnxgrad.jobs.declared import Declaration, files_read, names_of, options_of
+from onnxgrad.jobs.lint import Finding
 from onnxgrad.jobs.newer_operators import NewerOperators
 from onnxgrad.limits import limited
 from onnxgrad.passes.base import Pass
@@ -54,7 +55,7 @@ class Outcome(Plain):
 
     json_keys = (
         "model output=written_to exit_code error before after each passes=work_of_passes "
-        "rules=trace.counts inexact=trace.inexact declined=near_misses slips=trace.slips "
+        "lints rules=trace.counts inexact=trace.inexact declined=near_misses slips=trace.slips "
         "newer_operators=newer.by_operator tuning search changes proof=report "
         "seconds=rounded_seconds"
     )
@@ -78,6 +79,7 @@ class Outcome(Plain):
     changed: Program | None = None  # after the passes and their proof
     prepare: Program | None = None  # the preparation that `lift` split off
     changes: list[Change] = field(default_factory=list)
+    lints: list[Finding] = field(default_factory=list)
     written: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -19,6 +19,9 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that the caller names.
     expect = "golden/{name}.npz"          # for `onnxgrad ci`: outputs stay within a share of these
     expect_within = 1e-3
 
+    [tool.onnxgrad.lint]                  # see `onnxgrad help lint`
+    nan-weights = "error"
+
     [tool.onnxgrad.models."unet*.onnx"]   # the options above again, for these models alone, and:
     require = { MatMul = "<=164", "MatMul+Gemm" = "<=200", bytes = "<= -10%" }
 
@@ -84,6 +87,7 @@ OWN_FILE = "onnxgrad.toml"  # found in the current folder, as pyproject.toml is
 TABLE = "tool.onnxgrad"
 OPTIONS, GATES, OF_CI = keys_of(OptimizeOptions), keys_of(Gates), keys_of(CiOptions)
 _SUBTABLES = ("verify", "bench")
+_JOINED = ("require", "lint")  # tables of a model that add to the common ones
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,9 @@ class Recipe:
         found = dict(self.common)
         for pattern, own in self.models.items():
             if pattern in found_by or _means(pattern, model):
-                joined = {**found.get("require", {}), **own.get("require", {})}
+                joined = {k: {**found.get(k, {}), **own.get(k, {})} for k in _JOINED}
                 found.update(own)
-                found["require"] = joined
+                found.update((k, table) for k, table in joined.items() if table)
         return found
 
     def options(

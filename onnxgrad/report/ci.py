@@ -20,6 +20,7 @@ from onnxgrad.report.parts import (
     first_of,
     heading,
     line,
+    lint_lines,
     number,
     seconds_text,
     share_text,
@@ -124,6 +125,7 @@ def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
         yield from (*(_change(c, "    ") for c in changed), *more)
     if model.error and all(held.held for held in model.requirements):
         yield cell(f"  {model.error}", "red")
+    yield from lint_lines(model.lints, "  ")
     if model.status == "different" and model.proof is not None and model.proof.worst is not None:
         yield cell(f"  {place_text(model.proof.worst)}", "red")
     if model.removed is not None:

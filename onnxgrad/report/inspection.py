@@ -15,6 +15,7 @@ from onnxgrad.report.parts import (
     first_of,
     heading,
     line,
+    lint_lines,
     number,
     scaled,
     table,
@@ -30,6 +31,7 @@ def summary_parts(found: Summary, verbose: bool = False) -> Iterator[Part]:
     values, and the metadata.
     """
     yield heading(found.model)
+    yield from lint_lines(found.lints)
     yield _facts(found)
     yield ""
     yield _interface(found)

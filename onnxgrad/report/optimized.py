@@ -20,6 +20,7 @@ from onnxgrad.report.parts import (
     first_of,
     heading,
     line,
+    lint_lines,
     number,
     seconds_text,
     share_text,
@@ -53,6 +54,7 @@ def optimized_parts(found: Outcome, verbose: bool = False) -> Iterator[Part]:
     yield from _tuning(found.tuning, verbose)
     if shown:
         yield from _of_rewriting(found, verbose)
+    yield from lint_lines(found.lints)
     if found.report is not None:
         yield from proof_lines(found.report, verbose)
         yield ""
@@ -232,6 +234,13 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
     """Returns one row per model, narrow enough for 80 columns."""
     names = ("model", ">nodes", ">size", ">proof", ">worst", ">allowed", ">time")
     return table(*names, rows=map(_row, outcomes))
+
+
+def several_lint_lines(outcomes: Sequence[Outcome]) -> Iterator[Text]:
+    """Yields the findings of the lints with the names of their models."""
+    for outcome in outcomes:
+        for found in lint_lines(outcome.lints):
+            yield cell(f"{outcome.model}: ") + found
 
 
 def _row(o: Outcome) -> Sequence[Text | str]:

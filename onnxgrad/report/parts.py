@@ -6,12 +6,15 @@ the parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from onnxgrad.wording import printable
+
+if TYPE_CHECKING:
+    from onnxgrad.jobs.lint import Finding
 
 LONGEST = 1500  # characters of a complaint or a cell: a model may have names of megabytes
 _Item = TypeVar("_Item")
@@ -75,6 +78,12 @@ def table(*columns: str, title: str = "", rows: Iterable[Sequence[Text | str]] =
 def line(text: str, style: str = "", indent: int = 0) -> Text:
     """Returns a line of one style."""
     return Text(((text, style),), indent)
+
+
+def lint_lines(found: Iterable[Finding], indent: str = "") -> Iterator[Text]:
+    """Yields a line for each finding of the lints."""
+    for one in found:
+        yield cell(f"{indent}{one}", "red" if one.level == "error" else "yellow")
 
 
 def heading(text: str) -> Text:

@@ -22,7 +22,17 @@ from tests.helpers import parse
 TEXT = """g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
   { a = Identity(x)  b = MatMul(a, w)  c = Identity(b)  d = MatMul(c, w)  y = Relu(d) }"""
 # what the command has for a shell's sake, or calls otherwise
-OF_THE_SHELL = {"help", "output", "out_dir", "dry_run", "model", "tune_file", "custom_ops", "html"}
+OF_THE_SHELL = {
+    "help",
+    "output",
+    "out_dir",
+    "dry_run",
+    "model",
+    "tune_file",
+    "custom_ops",
+    "html",
+    "no_config",
+}
 OTHERWISE = {
     "config": "recipe", "no_verify": "verify", "input": "inputs", "dim": "dims", "seed": "seeds",
     "leg": "legs", "fix_dim": "fix_dims", "tune_time": "tune", "tune_from": "tune", "weights": "lift",

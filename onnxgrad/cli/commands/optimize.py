@@ -25,7 +25,7 @@ from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
-from onnxgrad.report.optimized import optimized_parts, summary
+from onnxgrad.report.optimized import optimized_parts, several_lint_lines, summary
 from onnxgrad.verify.running.process_limits import bounding_us
 
 
@@ -35,13 +35,22 @@ def run(args: argparse.Namespace, out: Output) -> int:
     options = _lifting(args)
     if (tuning := tuning_of(args)) is not None:
         options = options.having(tune=tuning)
-    recipe = find(None if options.recipe is None else str(options.recipe))
+    recipe = _recipe(args, options)
     hooks = Hooks(limits=bounding_us, show=out.aside, plugins=args.own_passes, ahead=True)
     jobs = [Job.of(_options(args, options, recipe, name), hooks, recipe, name) for name in models]
     read = [name for job in jobs for name in files_read(job.options)]
     with protecting([*read, *([] if recipe is None else [recipe.where])]):
         check_reports(args)
         return _run(args, out, recipe, jobs)
+
+
+def _recipe(args: argparse.Namespace, options: OptimizeOptions) -> Recipe | None:
+    """Returns the recipe that --config names, or that of this folder. Raises InputError."""
+    if not args.no_config:
+        return find(None if options.recipe is None else str(options.recipe))
+    if options.recipe is not None:
+        raise InputError(f"--no-config does not apply with --config {options.recipe}")
+    return None
 
 
 def _run(args: argparse.Namespace, out: Output, recipe: Recipe | None, jobs: list[Job]) -> int:
@@ -66,7 +75,7 @@ def _run(args: argparse.Namespace, out: Output, recipe: Recipe | None, jobs: lis
     write_html(args, functools.partial(_page, outcomes), out)
     out.json(lambda: {"models": [o.to_dict() for o in outcomes], "exit_code": code})
     if len(models) > 1:
-        out.show(summary(outcomes))
+        out.show(summary(outcomes), *several_lint_lines(outcomes))
     elif outcomes[0].error is not None:
         raise outcomes[0].error
     return code

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from onnxgrad.errors import NotProved
 from onnxgrad.jobs.ci.inputs import Change, Input
+from onnxgrad.jobs.lint import Finding
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Facts, Held
 from onnxgrad.results import Plain, WithPage, in_form
@@ -47,7 +48,7 @@ class ModelOutcome(Plain):
 
     json_keys = (
         "name status exit_code error? sha256=digest? output removed given result "
-        "requirements input_summary? input_changes changes proof notes seconds:.3f"
+        "lints requirements input_summary? input_changes changes proof notes seconds:.3f"
     )
 
     name: str
@@ -60,6 +61,7 @@ class ModelOutcome(Plain):
     removed: str | None = None
     given: Facts | None = None
     result: Facts | None = None
+    lints: tuple[Finding, ...] = ()
     requirements: tuple[Held, ...] = ()
     input: Input | None = None
     input_summary: str = ""

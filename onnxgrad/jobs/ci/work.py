@@ -28,6 +28,7 @@ from onnxgrad.jobs.ci.samples import hold_samples, record
 from onnxgrad.jobs.declarations import Gates, OptimizeOptions
 from onnxgrad.jobs.declared import files_read
 from onnxgrad.jobs.lift import prepare_path
+from onnxgrad.jobs.lint import Refused
 from onnxgrad.jobs.optimize import RewriteRefuted, optimize
 from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.requirements import (
@@ -182,6 +183,7 @@ def _carry_out(
         plugins=ready(job.setup),
     )
     error = optimize(Path(job.path), job.options, hooks, done).error
+    outcome.lints = tuple(done.lints)
     if error is not None:
         raise error
 
@@ -315,7 +317,7 @@ def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
 
 def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
     status: Status = "not proved" if error.exit_code == NotProved.exit_code else "error"
-    if isinstance(error, _Replaced):
+    if isinstance(error, (_Replaced, Refused)):
         status = "failed"
     if isinstance(error, RewriteRefuted):
         outcome.adopt(replace(error.done or Outcome(), report=error.report))

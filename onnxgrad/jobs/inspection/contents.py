@@ -20,6 +20,7 @@ from onnxgrad.ir.type_inference.whole_model import is_invented
 from onnxgrad.ir.types import Dim, TensorType, Type, type_from_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.inspection.costs import Costs, costs_of
+from onnxgrad.jobs.lint import Finding, lint
 from onnxgrad.options import known_keywords
 from onnxgrad.results import Plain, Rendered, WithPage
 
@@ -41,12 +42,12 @@ class Value(Plain):
 class Summary(WithPage):
     """The contents of a model. `model`: its path, else its graph's name; `functions`: domain, name
     and overload of each; `nested`: the number of graphs inside nodes; `external`: the files of
-    weights; `costs`: operations and bytes, by operator and by value.
+    weights; `costs`: operations and bytes, by operator and by value; `lints`: likely faults.
     """
 
     json_keys = (
         "model ir_version opsets producer inputs outputs initializers functions=function_names "
-        "metadata external nodes=stats.nodes parameters=stats.parameters bytes=stats.bytes "
+        "metadata external lints nodes=stats.nodes parameters=stats.parameters bytes=stats.bytes "
         "operators=stats.by_name costs"
     )
 
@@ -63,6 +64,7 @@ class Summary(WithPage):
     external: list[str]
     stats: Stats
     costs: Costs = field(default_factory=Costs)
+    lints: list[Finding] = field(default_factory=list)
     # the model, for the page
     given: ModelLike | None = field(default=None, repr=False, compare=False)
 
@@ -109,6 +111,7 @@ def inspect(model: ModelLike, dims: Mapping[str, int] | None = None) -> Summary:
             }
         ),
         stats=stats_of(proto),
+        lints=lint(program),
         costs=costs_of(program, proto, dims or {}, spare=program is not model),  # last
         given=model,
     )

@@ -25,6 +25,7 @@ from onnxgrad.report.html.optimized import (
 from onnxgrad.report.html.page import (
     Section,
     card,
+    lint_notes,
     noted,
     page,
     proof_verdict,
@@ -75,6 +76,7 @@ def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
         proof = proof_verdict(outcome.proof)
         word = "" if proof["word"] == outcome.status else f"{proof['word']} "
         answer |= {"text": f"{word}{proof['text']}", "notes": proof["notes"]}
+    lint_notes(answer, outcome.lints)
     noted(answer, outcome.notes)
     older = f"the older result {outcome.removed} is removed" if outcome.removed else ""
     noted(answer, [outcome.input_summary], "plain" if outcome.ok else "bad")

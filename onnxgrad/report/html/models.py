@@ -15,6 +15,7 @@ from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.optimized import operators
 from onnxgrad.report.html.page import (
     card,
+    lint_notes,
     noted,
     page,
     report_data,
@@ -78,6 +79,7 @@ def summary_page(found: Summary) -> str:
         *(table_section(_TABLES.get(n, n.capitalize()), t) for n, t in tables),
     ]
     answer = verdict("plain", "", "")
+    lint_notes(answer, found.lints)
     return page(found.model, [report_data("inspect", found.model, answer, cards, sections)])
 
 

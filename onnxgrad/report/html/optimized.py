@@ -14,6 +14,7 @@ from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.page import (
     Section,
     card,
+    lint_notes,
     noted,
     page,
     proof_verdict,
@@ -128,6 +129,7 @@ def _verdict(outcome: Outcome) -> dict[str, Any]:
         found = verdict("unsure", "not proved", "the proof was skipped")
     else:
         found = verdict("bad", "failed", "")
+    lint_notes(found, outcome.lints)
     if outcome.error is not None:
         noted(found, [str(outcome.error)], "bad")
     else:

@@ -17,6 +17,7 @@ from importlib import resources
 from typing import Any, TypeAlias
 
 from onnxgrad.ir.protobufs import Stats
+from onnxgrad.jobs.lint import Finding
 from onnxgrad.jobs.requirements import Facts
 from onnxgrad.report.html.graph import shown
 from onnxgrad.report.parts import Part, Table, Text, bytes_text, number
@@ -177,6 +178,12 @@ def verdict(tone: str, word: str, text: str) -> dict[str, Any]:
 def noted(found: dict[str, Any], notes: Iterable[str], tone: str = "plain") -> None:
     """Adds notes to a verdict, except empty ones."""
     found["notes"] += [[shown(note), tone] for note in notes if note]
+
+
+def lint_notes(found: dict[str, Any], findings: Iterable[Finding]) -> None:
+    """Adds the findings of the lints to the notes of a verdict."""
+    for one in findings:
+        noted(found, [str(one)], "bad" if one.level == "error" else "unsure")
 
 
 def proof_verdict(report: Report) -> dict[str, Any]:

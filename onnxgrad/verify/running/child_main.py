@@ -96,6 +96,18 @@ def _versions(_: Sessions) -> dict[str, Any]:
     return {"onnxruntime": ort.__version__, "providers": ort.get_available_providers()}
 
 
+def _kernels(_: Sessions) -> dict[str, list[tuple[int, int]]]:
+    """Returns the versions of each operator's kernels on the CPU: the first and the last one."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    found: dict[str, list[tuple[int, int]]] = {}
+    for kernel in state.get_all_opkernel_def():
+        if kernel.provider == "CPUExecutionProvider":
+            name = f"{kernel.domain}::{kernel.op_name}" if kernel.domain else kernel.op_name
+            found.setdefault(name, []).append(tuple(kernel.version_range))
+    return found
+
+
 def _preload(_: Sessions) -> None:
     import onnxruntime as ort
 
@@ -125,6 +137,7 @@ def _decided(*arguments: Any) -> Any:
 
 _VERBS: dict[str, Callable[..., Any]] = {
     "versions": _versions,
+    "kernels": _kernels,
     "preload": _preload,
     "has": Sessions.has,
     "close": Sessions.close_all,

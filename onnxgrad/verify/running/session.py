@@ -360,6 +360,15 @@ def versions() -> dict[str, Any]:
         return cast("dict[str, Any]", _ask(child, 60.0, "load", "versions"))
 
 
+@functools.cache
+def kernels() -> dict[str, list[tuple[int, int]]]:
+    """Returns the first and the last version of each kernel that the installed onnxruntime has on
+    the CPU, by operator. Raises RunFailed if this build of onnxruntime does not tell.
+    """
+    with _held("cpu") as child:
+        return cast("dict[str, list[tuple[int, int]]]", _ask(child, 60.0, "load", "kernels"))
+
+
 def run_many(
     model: Model,
     list_of_feeds: Iterable[Feeds],
