@@ -169,7 +169,7 @@ def test_texts_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "no change is requested: see bind, rename and drop_output"),
+        ({}, "no change is requested: see bind, rename, drop_output and loss"),
         ({"bind": {"kk": 1}}, "the model has no input of this name .did you mean 'k'"),
         (
             {"bind": {"k": K, "x": K[:1]}},
