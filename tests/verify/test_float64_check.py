@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from onnxgrad import kernel, verify
+from onnxgrad.verify import float64_check
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.trials import Trial
 from tests.helpers import parse
@@ -105,3 +106,21 @@ def test_the_bits_of_the_original_as_deployed_are_its_own() -> None:
     assert trial.deploys({"y": np.ones(2, np.float32)})
     for other in (np.ones(2), np.float32([1, 1.5]), np.ones((2, 1), np.float32), None):
         assert not trial.deploys({"y": other})
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(2e-6, "not proved"), (0.3, "different")])
+def test_a_budget_that_ends_before_other_roundings_ran_refutes_no_rounding(
+    off: float, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load, the first command of README was refused: its folded weights differ by 2.5e-6 of max."""
+
+    def widen(self: float64_check._OtherRoundings, *_: object) -> None:
+        self.oracle.left = 0.0
+
+    monkeypatch.setattr(float64_check._OtherRoundings, "widen", widen)
+    text = "g (float[2, 4] x) => (float[2, 4] y) <float k = {%r}> { y = Mul (x, k) }"
+    report = verify(
+        parse(text % 1.0), parse(text % (1.0 + off)), weights="rounded", legs=["float64"]
+    )
+    assert report.verdict == verdict, str(report)
+    assert ("over its budget" in report.summary) == (verdict == "not proved")
