@@ -189,6 +189,18 @@ def along_one_axis(b: Binding, was: Attributes) -> None:
     b.block.remove(b)
 
 
+@adapter(14, "Reshape")
+def to_the_shape_before(b: Binding, was: Attributes) -> None:
+    """Reshape(f(Flatten(x)), Shape(x)) of `along_one_axis` also holds if a size is 0."""
+    part, shape = (None if v is None else v.definition for v in (b.operand(0), b.operand(1)))
+    if part is None or part.op not in ("Softmax", "LogSoftmax", "Hardmax") or shape is None:
+        return
+    flat = None if (v := part.operand(0)) is None else v.definition
+    same = flat is not None and flat.operand(0) is shape.operand(0) and not shape.attrs
+    if flat is not None and same and (flat.op, shape.op) == ("Flatten", "Shape"):
+        b.set_attribute("allowzero", 1)
+
+
 @adapter(9, "BatchNormalization")
 def one_statistic_a_channel(b: Binding, was: Attributes) -> None:
     """The new version computes what the old one does with spatial=1."""

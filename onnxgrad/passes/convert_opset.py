@@ -132,6 +132,7 @@ class Done:
 
     rewritten: list[str] = field(default_factory=list)
     opened: Counter[str] = field(default_factory=Counter)
+    emitted: list[Binding] = field(default_factory=list)  # in the step that is under way
 
     def add(self, other: Done) -> None:
         """Adds the conversions of another graph or function."""
@@ -222,8 +223,11 @@ def _convert_step(waiting: _Waiting, before: int, after: int, done: Done) -> Non
             continue
         name, opened = b.op, _at(b, before, after, done)
         done.opened.update([name] if opened else [])
-        if b.is_live:  # its operator may have changed
-            _wait(b, waiting)
+        # its operator may have changed; new bindings have the version of this step
+        for new in (b, *done.emitted):
+            if new.is_live:
+                _wait(new, waiting)
+        done.emitted.clear()
         for inner in opened:
             if _changes(inner.op, changed):
                 work.append(inner)
@@ -243,7 +247,7 @@ def _at(b: Binding, before: int, after: int, done: Done) -> list[Binding]:
     opened: list[Binding] | None = None
     try:
         try:
-            changed = _rewritten(b, before, after)
+            changed = _rewritten(b, before, after, done)
         except (Refused, UnknownDtype):
             if not b.is_live or b.node is not node or b.inputs != operands:
                 raise  # it was partly converted, so its body no longer applies
@@ -262,10 +266,10 @@ def _at(b: Binding, before: int, after: int, done: Done) -> list[Binding]:
     return opened or []
 
 
-def _rewritten(b: Binding, before: int, after: int) -> bool:
+def _rewritten(b: Binding, before: int, after: int, done: Done) -> bool:
     """Converts `b` in place. Returns whether its node changed. Raises Refused."""
     if after > before:
-        changed = _raise(b, before, after)
+        changed = _raise(b, before, after, done)
     else:
         node = b.node
         lower(b, after, before)
@@ -275,7 +279,7 @@ def _rewritten(b: Binding, before: int, after: int) -> bool:
     return changed
 
 
-def _raise(b: Binding, before: int, after: int) -> bool:
+def _raise(b: Binding, before: int, after: int, done: Done) -> bool:
     found = ADAPTERS.get((b.op, after))
     if found is None:
         reason = form_changes(b.op, before, after)
@@ -285,8 +289,9 @@ def _raise(b: Binding, before: int, after: int) -> bool:
     node = b.node
     if b.has_refs and any(isinstance(v, RefAttr) for v in was.values()):
         _refuse_moved_references(b, before, after)
-    with emitting(b.block, sources=(b,), made_by="convert-opset"):
+    with emitting(b.block, sources=(b,), made_by="convert-opset") as at:
         found(b, was)
+    done.emitted += at.emitted
     return not b.is_live or b.node is not node
 
 

@@ -23,6 +23,7 @@ from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.feeds.edge_cases import WIDE_CASE
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results
 from onnxgrad.verify.interface import Demands
+from onnxgrad.verify.non_finite import Apart
 from onnxgrad.verify.proof_model import Model, ProofModel
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.background import Background, Later
@@ -208,14 +209,17 @@ def onnxruntime_check(
     settings: Settings,
     demands: Demands,
     at_zero: Sequence[Trial] = (),
+    apart: Apart | None = None,
 ) -> Leg:
     """Calibrates on the original, then compares the candidate with optimisations on and off.
     `at_zero`: cases with an empty dimension, which count only if the original runs them again and
-    agrees.
+    agrees. `apart`: the case of NaN and infinite values, which decides nothing.
     """
     agreeing = list(at_zero)
-    why = calibrate(original, trials, settings, agreeing)
-    return held_against(candidate, trials, found, settings, demands, why, agreeing, original.proto)
+    why = calibrate(original, trials, settings, agreeing, apart)
+    return held_against(
+        candidate, trials, found, settings, demands, why, agreeing, original.proto, apart
+    )
 
 
 _NO_KERNEL = re.compile(r"Could not find an implementation for (\w+)\((\d+)\)")
@@ -285,6 +289,7 @@ def held_against(
     why: str = "",
     at_zero: Sequence[Trial] = (),
     original: ModelProto | None = None,
+    apart: Apart | None = None,
 ) -> Leg:
     """Compares the candidate, with optimisations on and off, with the expected results of the
     trials. `why`: the reason why the original does not run with optimisations on; then the
@@ -319,7 +324,7 @@ def held_against(
             differences = trial.judge(trial.expected, same, demands.allows(own), near)
             found.add("onnxruntime", differences, trial.expected, how)
         if optimize or why:
-            _hold_at_zero(session, at_zero, found, demands, how)
+            _hold_more(session, at_zero, apart, found, demands, how)
     if idle and all(idle):
         found.idle[settings.provider] = None
     return found.leg("onnxruntime", len(trials), why)
@@ -336,12 +341,15 @@ def _noise(trial: Trial) -> Mapping[str, float]:
     return {name: max(trial.noise.get(name, 0.0), _WIDE_NOISE) for name in trial.expected}
 
 
-def _hold_at_zero(
-    session: Session, at_zero: Sequence[Trial], found: Found, demands: Demands, how: str
-) -> None:
-    """Compares the candidate at empty dimensions. Adds a note if it does not run there, because an
-    operator may refuse inputs that the replaced chain accepts.
+def _hold_more(
+    session: Session, at_zero: Sequence[Trial], apart: Apart | None, found: Found,
+    demands: Demands, how: str,
+) -> None:  # fmt: skip
+    """Compares the candidate at NaN and infinite values, and at empty dimensions. Adds a note if it
+    does not run at these, because an operator may refuse inputs that the replaced chain accepts.
     """
+    if apart is not None:
+        apart.hold(session, demands)
     for trial in at_zero:
         symbols = [name for name, size in trial.case.dims.items() if size == 0]
         try:
@@ -363,6 +371,7 @@ def calibrate(
     trials: Sequence[Trial],
     settings: Settings,
     at_zero: list[Trial] | None = None,
+    apart: Apart | None = None,
 ) -> str:
     """Widens the noise by the original's other legal runs and by its float64 results. Returns why
     the original does not run with optimisations on, or an empty text. Removes from `at_zero` the
@@ -382,6 +391,8 @@ def calibrate(
                 trial.widen(trial.with_parts(again))
             if at_zero and first:
                 at_zero[:] = [trial for trial in at_zero if _widened(trial, session)]
+            if apart is not None and first:
+                apart.repeat(session)
         except RunFailed as error:
             if setting.provider != settings.provider:
                 continue  # a model may need its provider's own operators

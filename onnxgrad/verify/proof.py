@@ -65,7 +65,7 @@ from onnxgrad.verify.running.installed import too_old
 from onnxgrad.verify.running.session import versions
 from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties
-from onnxgrad.verify.tolerance import AT_TIES, UNSTABLE
+from onnxgrad.verify.tolerance import UNSTABLE
 from onnxgrad.verify.trials import Found, Trial, excused
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import counted, option
@@ -282,7 +282,6 @@ def _compared(
         ],
         unproved=draws.reasons(request.bounds),
         random=demands.random,
-        at_ties=AT_TIES if request.by_regions else 1.0,  # values behind a tie are given
     )
     if candidate is not given[1] and runs.session is not None:
         opened_as_written(*given, found, request.settings, demands)
@@ -310,8 +309,9 @@ def _judged(
         shapes = None if request.names else partial(runs.shapes.contradictions, trials)
         later = None if early is None or shapes is None else early.line.call(shapes)
         ran["onnxruntime"] = onnxruntime_check(
-            original, candidate, trials, found, request.settings, demands, search.at_zero
-        )
+            original, candidate, trials, found, request.settings, demands, search.at_zero,
+            search.apart,
+        )  # fmt: skip
         if shapes is not None:
             wrong, notes = shapes() if later is None else later.result()
             found.unproved += wrong
@@ -334,7 +334,8 @@ def _judged(
     if all(d.ok for d in found.differences.values()):
         found.unproved += _uncovered(coverage, request)
     report = _report(found, ran, trials, request.settings.provider)
-    return replace(report, coverage=coverage, regions=regions)
+    apart = None if search.apart is None else search.apart.result
+    return replace(report, coverage=coverage, regions=regions, non_finite=apart)
 
 
 def _in_regions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -173,6 +174,43 @@ class Regions(Plain):
 
 
 @dataclass(frozen=True)
+class NonFinite(Plain):
+    """The comparison on inputs with NaN and infinite values, which the verdict does not depend on.
+    `difference`: the first one, None if the results are equal. `why`: why the second model does not
+    run on them.
+    """
+
+    json_keys = "equal line difference"
+
+    difference: Difference | None = None
+    why: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether both models agree."""
+        return self.difference is None and not self.why
+
+    @property
+    def line(self) -> str:
+        """Returns the result in one line."""
+        if self.why:
+            return f"non-finite inputs: the second model does not run ({self.why})"
+        found = self.difference
+        if found is None:
+            return "non-finite inputs: equal"
+        at = "" if found.index is None else f"[{', '.join(map(str, found.index))}]"
+        a, b = (_value(v) for v in (found.a, found.b))
+        how = f"{b} where the original has {a}" if found.index is not None else found.reason
+        return f"non-finite inputs: differ at output {found.output}{at} ({how})"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else f"{value:.7g}"
+    return str(value)
+
+
+@dataclass(frozen=True)
 class Report(Plain):
     """The result of a proof. A report is true if `ok`.
 
@@ -183,12 +221,13 @@ class Report(Plain):
     custom nodes that cannot run here, whose operands were compared instead. `layers`: the values
     inside both models. `regions`: the comparison between discontinuities, if there was one.
     `exact`: whether both models are the same algebra; it leaves the verdict unchanged. `infinite`:
-    outputs of the original with NaN or infinite elements.
+    outputs of the original with NaN or infinite elements. `non_finite`: the comparison on inputs
+    with NaN and infinite values, which leaves the verdict unchanged, too.
     """
 
     json_keys = (
-        "ok verdict summary unproved bounds provider idle around regions layers exact worst "
-        "compared legs cases differences unstable notes coverage noise seconds:.3f"
+        "ok verdict summary unproved bounds provider idle around regions layers non_finite exact "
+        "worst compared legs cases differences unstable notes coverage noise seconds:.3f"
     )
 
     ok: bool
@@ -210,6 +249,7 @@ class Report(Plain):
     regions: Regions | None = None
     exact: Decision | None = None
     infinite: tuple[str, ...] = ()
+    non_finite: NonFinite | None = None
 
     def __bool__(self) -> bool:
         return self.ok
@@ -287,6 +327,7 @@ class Report(Plain):
         lines += [f"  {line}" for line in (self.regions.lines if self.regions else ())]
         lines += [f"  {line}" for line in (self.layers.lines if self.layers else ())]
         lines += [f"  {line}" for line in (self.exact.lines if self.exact is not None else ())]
+        lines += [f"  {self.non_finite.line}"] if self.non_finite is not None else []
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 

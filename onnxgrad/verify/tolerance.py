@@ -112,6 +112,8 @@ class Range:
         """Returns the mask of the elements that change between legal runs and are within their
         range here.
         """
+        if value.shape != self.low.shape:  # another number of rows in this run
+            return np.zeros(value.shape, bool)
         inside = (self.low <= value) & (value <= self.high)
         return np.asarray((self.low != self.high) & inside, bool)
 

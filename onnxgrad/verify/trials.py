@@ -177,7 +177,6 @@ class Found:
     small: dict[str, str] = field(default_factory=dict)  # parts of outputs that are not judged
     # providers that have no kernel for any node of the second model
     idle: dict[str, None] = field(default_factory=dict)
-    at_ties: float = AT_TIES  # the largest share of an output that may differ at ties
 
     def ran_on(self, provider: str) -> str:
         """Returns the provider that really ran the second model."""
@@ -219,7 +218,8 @@ class Found:
             exact = self.differences.get(("float64", name))
             if leg != "onnxruntime" or exact is None or not exact.compared or exact.reason:
                 continue
-            if exact.rel or exact.excused:
+            excused = {out for (of, _, out), n in self.excuses.items() if n and of == "float64"}
+            if exact.rel or name in excused:
                 continue
             self.settled[name] = None
             if difference.answer == NOT_PROVED:
@@ -235,7 +235,7 @@ class Found:
 
     def many_ties(self) -> list[str]:
         """Returns the outputs of which too large a share differs at ties."""
-        return [place[2] for place, _, share in self._excused() if share > self.at_ties]
+        return [place[2] for place, _, share in self._excused() if share > AT_TIES]
 
     def on_noise(self) -> list[Difference]:
         """Returns the differences that count as equal only because the original differs from itself
@@ -258,14 +258,14 @@ class Found:
             for d in self.differences.values()
             if d.answer == NOT_PROVED and d.output not in self.random
         }
-        many = dict.fromkeys(words for _, words, share in self._excused() if share > self.at_ties)
+        many = dict.fromkeys(words for _, words, share in self._excused() if share > AT_TIES)
         return (*self.unproved, *doubts.values(), *many)
 
     def remarks(self) -> tuple[str, ...]:
         """Returns the notes, including those on excused elements and on values that are
         not finite.
         """
-        few = dict.fromkeys(words for _, words, share in self._excused() if share <= self.at_ties)
+        few = dict.fromkeys(words for _, words, share in self._excused() if share <= AT_TIES)
         halves = {
             output: f"{output}: {finite:,} of {total:,} compared; the others are NaN or infinite"
             for (_, _, output), (finite, total) in self.finite.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from onnxgrad.laws.lower_opset import _ANOTHER_MEANING
 from onnxgrad.laws.raise_opset import ADAPTERS
 from onnxgrad.passes.convert_opset import NEWEST, OLDEST, convert, form_changes, since
 from onnxgrad.verify import verify
+from onnxgrad.verify.running.session import run
 from tests.helpers import onnxruntime_version
 from tests.rewriting import model_of
 
@@ -190,6 +192,24 @@ LOWERED = {
     "Range": (28, 13, "g (float[2] x) => (float[5] y) <float a = {0}, float b = {5}, float c = {1}, int64[1] n = {0}> { s = ReduceSum <keepdims = 0> (x, n) r = Range <stash_type = 1> (a, b, c) y = Add (r, a) }"),
     "elementwise": (22, 14, "g (float[2,3] x) => (float[2,3] y) { a = HardSwish (x) b = Sin (a) y = Add (a, b) }"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_several_axes_of_which_one_is_empty(op: str) -> None:
+    """The shape is that of the operand: a zero in it copies no other size."""
+    before = model(f"g (float[A,B,C] x) => (float[A,B,C] y) {{ y = {op} <axis = 1> (x) }}", 11)
+    after = converted(before, 22)
+    for shape in ((2, 3, 0), (0, 3, 4), (2, 0, 4), (2, 3, 4)):
+        x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+        ours, theirs = (run(m, {"x": x})["y"] for m in (after, before))
+        assert isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray)
+        assert ours.shape == shape and np.allclose(ours, theirs)
+    user = model(
+        "g (float[3,0] x, float[A,B] z) => (float[M,N] y) { s = Shape (z) y = Reshape (x, s) }", 13
+    )
+    assert not any(
+        a.name == "allowzero" for n in converted(user, 22).graph.node for a in n.attribute
+    )
 
 
 @pytest.mark.parametrize(("opset", "to", "text"), LOWERED.values(), ids=LOWERED)

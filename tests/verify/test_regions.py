@@ -72,6 +72,15 @@ def test_a_model_that_differs_from_itself_is_proved_by_regions() -> None:
     assert report.to_dict()["regions"]["end_to_end"][0]["output"] == "t9"
 
 
+@pytest.mark.parametrize("second", ["y = Round (x)", "b = Sub (x, h) y = Ceil (b)"])
+def test_a_rounding_that_differs_at_every_tie_is_not_equal(second: str) -> None:
+    """Floor (x + 0.5) differs from itself by a step, but not at all ties the same way."""
+    text = "g (float[N,6] x) => (float[N,6] y) <float h = {0.5}> { %s }"
+    first = parse(text % "a = Add (x, h) y = Floor (a)")
+    assert verify(first, parse(text % second)).verdict in ("different", "not proved")
+    assert verify(first, parse(text % "a = Add (h, x) y = Floor (a)")).verdict == "equal"
+
+
 def test_regions_cost_nothing_if_whole_runs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(model: ModelProto) -> None:
         raise AssertionError("a model was searched for discontinuities")

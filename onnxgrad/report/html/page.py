@@ -193,7 +193,8 @@ def proof_verdict(report: Report) -> dict[str, Any]:
     runs = f", {counted(len(report.cases), 'run')}: {cases}" if cases else ""
     found = verdict(tone, report.verdict, shown(f"{_failing(report)}on {report.provider}{runs}"))
     noted(found, (*report.unproved, report.gaps), "unsure")
-    noted(found, (report.bounds, *report.notes))
+    apart = "" if report.non_finite is None else report.non_finite.line
+    noted(found, (report.bounds, apart, *report.notes))
     return found
 
 

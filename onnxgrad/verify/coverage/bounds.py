@@ -43,6 +43,25 @@ def side_of(x: Array, bound: Any, needed: int = BOTH, operand: int = 0) -> Side:
     return Side(around(x, bound, needed), needed, words, (bound,), operand)
 
 
+_TINY, _NEAR = 1e-6, 2.0**10
+
+
+def end_of(x: Array, bound: float, operand: int = 0, *, least: bool = True) -> Side:
+    """Returns the sides of the `least` value of a result, or its largest. Beside usual numbers
+    nothing shows of a tiny one: all elements of a run have to be as small.
+    """
+    sign = 1 if least else -1
+    found = side_of(x, bound, BOTH, operand)
+    if not 0 < sign * bound < _TINY:
+        return found
+    inner = BELOW if least else ABOVE
+    largest = np.max(sign * np.asarray(x, np.float64), initial=-np.inf)
+    seen = found.seen if largest <= _NEAR * abs(bound) else found.seen & ~inner
+    words = tuple(f"{word} throughout" for word in found.words)
+    centers = (bound / 4, bound * 4)
+    return Side(seen, BOTH, (words[0], words[1], words[2]), centers, operand, False)
+
+
 def around(x: Array, bound: Any, needed: int = BOTH) -> int:
     """Returns the sides of `bound`, a number or an array, on which elements of `x` lie."""
     if x.size == 0:

@@ -60,7 +60,18 @@ class Cases:
     # ---- one case --------------------------------------------------------------------------------
 
     def _try(self, feeds: Results, case: Case) -> Trial | None:
-        """Returns a trial if the original runs on the feeds and agrees with itself."""
+        """Returns a trial if the original runs on the feeds and agrees with itself. Otherwise the
+        run does not count.
+        """
+        counted = self.oracle if self._runs else None
+        if counted is not None:
+            counted.covered("original", "mark")
+        trial = self._tried(feeds, case)
+        if counted is not None:
+            counted.covered("original", "back" if trial is None else "keep")
+        return trial
+
+    def _tried(self, feeds: Results, case: Case) -> Trial | None:
         try:
             session = self.session
             expected = None if session is None else session.run(feeds, timeout=session.courtesy)
@@ -139,6 +150,7 @@ class Cases:
         before, count = measured(), len(self.trials)
         made = make()
         if made is not None and measured() > before:
+            self._score("keep")
             return True
         self._score("back")
         del self.trials[count:]
@@ -217,9 +229,11 @@ class Cases:
         """Returns a plan whose first axes have room for all wanted values, if they are open."""
         return self._with_rows(lambda name: min(whole_rows(wanted.get(name, ())), _LARGE_BATCH))
 
-    def _with_rows(self, rows: Callable[[str], int]) -> dict[str, int]:
+    def _with_rows(
+        self, rows: Callable[[str], int], plan: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
         """Returns a plan in which open first axes have this many rows, by the name of the input."""
-        plan, free = dict(self._plan), set(self._open())
+        plan, free = dict(plan or self._plan), set(self._open())
         for value in required_inputs(self._model.graph):
             shape = shape_of(value.name, value.type.tensor_type) or [0]
             if shape[0] in free and rows(value.name):

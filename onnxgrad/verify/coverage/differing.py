@@ -61,6 +61,11 @@ class Differing:
                 pairs[name] = ours[name], theirs[by_kind[kind]]
         return {n: (x, y) for n, (x, y) in pairs.items() if _kind(x) == _kind(y) and _may(x, y)}
 
+    @property
+    def any(self) -> bool:
+        """Whether a constant differs."""
+        return any(self.mask(name) is not None for name in self._pairs)
+
     @cached_property
     def _makers(self) -> dict[str, NodeProto]:
         nodes = every_node(self.original.proto.graph.node)

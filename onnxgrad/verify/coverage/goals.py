@@ -24,6 +24,7 @@ _DEEP = 256  # values that one walk visits
 _MOST_SIZE = 4096  # of a dimension
 _FEW = 4  # different numbers of a constant operand that are solved for
 _MOST_VALUES = 64  # of one input in one run
+_TINY = 1e-5
 
 # operators whose result has elements of these operands (None: of every operand)
 _PASSES: dict[str, tuple[int, ...] | None] = {
@@ -333,7 +334,9 @@ def filled(
         values = values[(values >= limits[0]) & (values <= limits[1])]
     if not len(values) or not made.size:
         return None
-    if turn % 3 == 2:  # what the reduction of everything sees
+    if turn % 3 == 2:  # what the reduction of everything sees, and tiny numbers that stand alone
+        if values.dtype.kind == "f":
+            values = values[np.argsort((np.abs(values) > _TINY) | (values == 0), kind="stable")]
         return np.full_like(made, values[turn // 3 % len(values)])
     if usual.ndim >= 2 and turn % 3 and len(usual) > 1:  # what reductions of rows see
         lines = made.reshape(len(made), -1)

@@ -14,6 +14,7 @@ from onnxgrad.verify.coverage.bounds import (
     ABOVE,
     ALL,
     AT,
+    BELOW,
     BOTH,
     MOST_CENTERS,
     SAMPLE,
@@ -70,7 +71,10 @@ def cast_back(
         return [Side(seen, AT | ABOVE, ("", "0", "other than 0 and 1"), (0, 1, 2, -1))]
     if to in _FLOAT_ENDS:
         ends = _FLOAT_ENDS[to] if x.dtype.kind == "f" else None
-        return [] if ends is None else [side_of(x, -ends), side_of(x, ends)]
+        if ends is None:
+            return []
+        zero = [_vanishing(x)] if to == TensorProto.FLOAT16 else []
+        return [side_of(x, -ends), side_of(x, ends), *zero]
     target = tensor_dtype_to_np_dtype(to)
     limits = limits_of(target)
     if limits is None:
@@ -96,6 +100,16 @@ _FLOAT_ENDS = {
     TensorProto.FLOAT8E5M2: 57344.0,
     TensorProto.FLOAT8E5M2FNUZ: 57344.0,
 }
+
+
+def _vanishing(x: Array) -> Side:
+    """Returns whether numbers that float16 rounds to 0 are the largest of a run: beside others
+    nothing shows.
+    """
+    least = 2.0**-25
+    largest = np.max(np.abs(x), initial=0.0)
+    words = f"at most {least:.2g} in size throughout", "", ""
+    return Side(BELOW * bool(0 < largest <= least), BELOW, words, (least / 2,), 0, False)
 
 
 def limits_of(dtype: np.dtype[Any]) -> tuple[int, int] | None:

@@ -22,6 +22,7 @@ from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage, Sizes
 from onnxgrad.verify.feeds.dims import roles
 from onnxgrad.verify.feeds.edge_cases import SEARCH, SMALL, Variation, overridden
 from onnxgrad.verify.feeds.proof_cases import Results, small
+from onnxgrad.verify.non_finite import Apart
 from onnxgrad.verify.onnxruntime_check import as_computed
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.running.child_process import RunFailed
@@ -34,6 +35,7 @@ _ALONE = 16  # defaults that are overridden one at a time, if all at once fail
 _ROW_CASES = 16
 _ROUNDS = 8  # of values that are solved for
 _WIDE_SECONDS = 20.0  # for a run of values beyond the usual ones
+_APART_ROWS = 4  # for NaN, both infinities, and none of them
 _IDLE = 3  # rounds that may reach nothing more in turn
 # cases, and rows of each, in which weights that differ may matter
 _ROWS = 32
@@ -50,6 +52,7 @@ class Search(Cases):
 
     all_constants: bool = True  # also weights that differ have to be read, not tables alone
     at_zero: list[Trial] = field(default_factory=list)
+    apart: Apart | None = None  # inputs with NaN and infinite values
     _defaults: list[Item] = field(default_factory=list)
     _not_at: dict[str, dict[int, str]] = field(default_factory=dict)
     _not_empty: dict[str, str] = field(default_factory=dict)
@@ -73,6 +76,8 @@ class Search(Cases):
         self._read_rows()
         self._meet()
         self._empty()
+        if self.wide:
+            self._not_finite()
 
     def coverage(self, zero_refused: Mapping[str, str], given: bool = False) -> Coverage:
         """Returns the coverage. `zero_refused`: by symbol, why the second model does not run at
@@ -137,6 +142,7 @@ class Search(Cases):
             if all(_same(usual[name], feeds[name]) for name in usual):
                 continue
             count = len(self.trials)
+            self._mark("mark")
             try:
                 with limited(_WIDE_SECONDS):
                     trial = self._add(plan, self.seeds[0], how)
@@ -145,11 +151,37 @@ class Search(Cases):
                 case = Case(dict(plan), self.seeds[0], how=str(how))
                 self.dropped.append(f"left out: {case} ({error})")
                 del self.trials[count:]
-                continue
+                trial = None
             if trial is not None and trial.exact is not None:
                 trial.widen(as_computed(trial.exact, trial.expected))
                 if max(trial.noise.values(), default=0.0) > CHAOTIC:
-                    self.trials.remove(trial)  # the original's own rounding would excuse too much
+                    del self.trials[count:]  # the original's own rounding would excuse too much
+            self._mark("keep" if len(self.trials) > count else "back")
+
+    def _mark(self, then: str) -> None:
+        """Saves what both models reached, or returns to it, as `Targets`."""
+        if self.oracle is not None and self._runs:
+            for which in MODELS:
+                self.oracle.covered(which, then)
+
+    def _not_finite(self) -> None:
+        """Runs the original on NaN and infinite values, at its smallest sizes."""
+        if self.session is None:
+            return
+        plan = min((t.case.dims for t in self.trials), key=lambda dims: math.prod(dims.values()))
+        plan = self._with_rows(lambda name: _APART_ROWS, plan)
+        usual, how = self._feeds(plan, self.seeds[0]), Variation(non_finite=True)
+        feeds = self._feeds(plan, self.seeds[0], how)
+        if all(_same(usual[name], feeds[name]) for name in usual):
+            return
+        try:
+            results = self.session.run(feeds, timeout=self.session.courtesy)
+        except RunFailed as error:
+            if error.stage != "run":
+                case = Case(dict(plan), self.seeds[0], how=str(how))
+                self.dropped.append(f"left out: {case} ({error.reason})")
+        else:
+            self.apart = Apart(feeds, [results])
 
     # ---- values that are solved for ------------------------------------------------------------
 
@@ -206,6 +238,9 @@ class Search(Cases):
         """
         if self.oracle is None or not self._runs or not self.all_constants:
             return
+        if small(self._model) and self._counts and self.differing.any:
+            # weights behind units that are 0 at usual values
+            self._add(self._with_rows(lambda name: _ROWS), self.seeds[0], _SCALES[1])
         for seed, how in enumerate(_SCALES, max(self.seeds) + 1):
             if not self._unmet():
                 return

@@ -18,6 +18,7 @@ from onnxgrad.verify.coverage.bounds import (
     Sides,
     around,
     centers_of,
+    end_of,
     number,
     side_of,
     sides_of,
@@ -40,18 +41,28 @@ def _clip(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any
         attributes.get(name) if value is None else value
         for name, value in zip(("min", "max"), given)
     ]
-    known = [number(bound) for bound in bounds if bound is not None]
-    return [side_of(operands[0], bound) for bound in known]
+    return [
+        end_of(operands[0], number(bound), least=least)
+        for bound, least in zip(bounds, (True, False))
+        if bound is not None
+    ]
 
 
-def _extreme(attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]) -> list[Side]:
-    (x, y), operand = operands, 0
-    if x.size == 1 and y.size != 1:
-        x, y, operand = y, x, 1
-    if y.size == 1:
-        return [side_of(x, number(y), BOTH, operand)]
-    words = "below its bound", "", "above its bound"
-    return [Side(around(x, y), BOTH, words, centers_of(y), operand)]
+def _extreme(least: bool) -> Sides:
+    """Returns the sides of a constant that is the least value of a result, or its largest."""
+
+    def sides(
+        attributes: Attributes, operands: Sequence[Any], results: Sequence[Any]
+    ) -> list[Side]:
+        (x, y), operand = operands, 0
+        if x.size == 1 and y.size != 1:
+            x, y, operand = y, x, 1
+        if y.size == 1:
+            return [end_of(x, number(y), operand, least=least)]
+        words = "below its bound", "", "above its bound"
+        return [Side(around(x, y), BOTH, words, centers_of(y), operand)]
+
+    return sides
 
 
 def _compare(needed: int, each: bool = False) -> Sides:
@@ -207,8 +218,8 @@ SIDES: dict[str, Sides] = {
     **dict.fromkeys(("Sinh", "Cosh"), _at(lambda a: -89.41, lambda a: 89.41)),
     "GridSample": _at(lambda a: -1.0, lambda a: 1.0, operand=1),
     "Clip": _clip,
-    "Max": _extreme,
-    "Min": _extreme,
+    "Max": _extreme(True),
+    "Min": _extreme(False),
     **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), _compare(ALL)),
     **dict.fromkeys(EACH.values(), _compare(ALL, each=True)),
     "Equal": _compare(BOTH),

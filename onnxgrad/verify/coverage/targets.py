@@ -123,7 +123,7 @@ class Targets:
 
     def __init__(self, model: ModelProto) -> None:
         self.of: dict[int, Watch] = {}
-        self._marked: list[tuple[Watch, Any]] = []
+        self._marked: list[list[tuple[Watch, Any]]] = []  # one list for each `mark`
         self._kept: list[NodeProto] = []  # protobuf recreates nodes that nothing references
         self._levels: dict[str, int] = {}
         self._makers: dict[str, NodeProto] = {}
@@ -160,15 +160,22 @@ class Targets:
             watch.forget()
 
     def mark(self) -> None:
-        """Saves the counts for `back`."""
-        self._marked = [
-            (watch, watch.state()) for watch in dict.fromkeys(w for w in self.of.values() if w.left)
-        ]
+        """Saves the counts until the next `back` or `keep`."""
+        self._marked.append(
+            [
+                (watch, watch.state())
+                for watch in dict.fromkeys(w for w in self.of.values() if w.left)
+            ]
+        )
 
     def back(self) -> None:
-        """Returns to the counts saved by `mark`."""
-        for watch, state in self._marked:
+        """Returns to the counts saved by the last `mark`."""
+        for watch, state in self._marked.pop() if self._marked else ():
             watch.restore(state)
+
+    def keep(self) -> None:
+        """Forgets the counts saved by the last `mark`."""
+        del self._marked[-1:]
 
     def follow(self, nodes: Iterable[NodeProto], copies: Sequence[NodeProto]) -> None:
         """Makes copies of a function's nodes count with the original nodes."""

@@ -11,8 +11,8 @@ equal, and some lie at or near the constants with which the model compares them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -199,8 +199,8 @@ WIDE_CASE = "wide values"
 class Variation:
     """Differences of feeds from the usual ones. scale: factor of floats without bounds. sign: 1 or
     -1 makes all of them positive or negative. count: value of counts and lengths. mask: one value
-    for a whole mask. turn: index into the values that a switch knows. rows: the rows to read, by
-    table. wide: values beyond the usual ones, 1 to 3 (`_widened`).
+    for a whole mask. turn: index into the values that a switch knows. wide: values beyond the usual
+    ones, 1 to 3 (`_widened`). non_finite: some floats are NaN and infinite.
     """
 
     scale: float = 1.0
@@ -208,8 +208,8 @@ class Variation:
     count: int | None = None
     mask: int | None = None
     turn: int = 0
-    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
     wide: int = 0
+    non_finite: bool = False
 
     def __str__(self) -> str:
         signs = {1: "all positive", -1: "all negative"}
@@ -219,8 +219,8 @@ class Variation:
             "" if self.count is None else f"counts of {self.count}",
             "" if self.mask is None else f"masks of {self.mask}",
             f"switch {self.turn}" if self.turn else "",
-            f"rows that differ of {', '.join(self.rows)}" if self.rows else "",
             f"{WIDE_CASE} {self.wide}" if self.wide else "",
+            "NaN and infinite values" if self.non_finite else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -242,13 +242,8 @@ def varied(usual: Array, slot: Slot, how: Variation) -> Array:
         return usual
     if how.wide:
         return _widened(usual, slot, how.wide)
-    wanted = [
-        row
-        for table, scale, offset in slot.uses.tables
-        for row in _inputs(how.rows.get(table, ()), scale, offset)
-    ]
-    if wanted and usual.size and slot.kind in ("whole", "real", "position"):
-        return np.resize(np.asarray(wanted), usual.shape).astype(usual.dtype)
+    if how.non_finite:
+        return _not_finite(usual, slot)
     if slot.kind == "real" and not slot.uses.bounded:
         made = np.abs(usual) * how.sign if how.sign else usual
         return np.asarray(made * how.scale)
@@ -347,10 +342,23 @@ _WIDENED: dict[str, Callable[[Array, Slot, int, np.random.Generator], Array]] = 
 }  # fmt: skip
 
 
-def _inputs(rows: Sequence[int], scale: float, offset: float) -> list[int]:
-    """Returns the input values for which scale * x + offset is one of the rows."""
-    found = [(row - offset) / scale for row in rows] if scale else []
-    return [int(x) for x in found if x == int(x) and x >= 0]
+def _not_finite(usual: Array, slot: Slot) -> Array:
+    """Returns floats with NaN and both infinities, each in another row if there are four."""
+    if slot.kind != "real" or slot.uses.bounded or slot.uses.tables or not usual.size:
+        return usual
+    made = np.array(usual, np.float64)
+    flat, count = made.reshape(-1), usual.shape[0] if usual.ndim else 1
+    width = flat.size // count
+    if count > len(_SPECIAL):
+        places = np.arange(count) * width + np.arange(count) % width
+    else:
+        places = np.linspace(0, flat.size - 1, min(flat.size, len(_SPECIAL) + 1)).astype(int)
+    special = np.resize([*np.roll(_SPECIAL, -slot.turn), 0.0], len(places))
+    flat[places] = np.where(special == 0, flat[places], special)  # 0: it stays
+    return flat.reshape(usual.shape)
+
+
+_SPECIAL = (math.nan, math.inf, -math.inf)  # a fourth row keeps its values
 
 
 def overridden(default: Array, seed: int) -> list[Array]:

@@ -229,7 +229,8 @@ class _Maker:
         if slot.kind == "mask" and self._is_behind_a_past(shape):
             usual = usual[..., ::-1]  # padding in front: the new tokens are behind the past ones
         made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
-        if self.how is not None and not (self.how.wide and decides_sizes(self.flow, name)):
+        far = self.how is not None and (self.how.wide or self.how.non_finite)
+        if self.how is not None and not (far and decides_sizes(self.flow, name)):
             made = varied(made, slot, self.how)
         with np.errstate(over="ignore"):  # a wide value may be infinite in a narrow dtype
             return np.asarray(made).astype(dtype)

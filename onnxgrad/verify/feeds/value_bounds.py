@@ -23,6 +23,7 @@ from onnxgrad.ir.attributes import values_of
 from onnxgrad.ir.protobufs import elements, graphs_of, scheduled
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of
 from onnxgrad.verify.feeds.distinct_indices import NAMES_PLACES, Distinct, distinct_of
+from onnxgrad.verify.feeds.texts import SPLITS, known_texts
 from onnxgrad.verify.reference.client import infer_types
 
 Key: TypeAlias = "tuple[str, str]"  # (function or "" for the graph and its subgraphs, value name)
@@ -204,13 +205,6 @@ def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [*graph.input, *graph.value_info, *graph.output]
 
 
-# operator: the attribute with its vocabulary
-_WORDS = {
-    "CategoryMapper": "cats_strings",
-    "LabelEncoder": "keys_strings",
-    "OneHotEncoder": "cats_strings",
-    "TfIdfVectorizer": "pool_strings",
-}
 _TREES = {"TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 _MOST = 8
 
@@ -364,11 +358,9 @@ def _onward(
 
 
 def _learn(uses: Uses, node: onnx.NodeProto, scale: float, offset: float) -> None:
-    """Records the words and branches of an operator of ai.onnx.ml."""
-    if node.op_type in _WORDS:
-        words = values_of(node).get(_WORDS[node.op_type], [])
-        uses.words += [word.decode("utf-8", "replace") for word in words]
-    uses.sentences |= node.op_type in ("Tokenizer", "StringSplit")
+    """Records the texts and branches that an operator tells apart."""
+    uses.words += known_texts(node)
+    uses.sentences |= node.op_type in SPLITS
     if scale != 0 and (tips := [(v - offset) / scale for v in branches(node)]):
         uses.thresholds += tips
         gap = (max(tips) - min(tips)) / 4 or 1.0

@@ -212,12 +212,12 @@ class Reference:
 
     def covered(self, count: object, then: str = "") -> list[Item]:
         """Returns the items that the runs with this `count` reached. `then`: "mark" saves the
-        counts, and "back" first returns to them.
+        counts, "back" first returns to them, and "keep" forgets them.
         """
         if count != self._counted:
             return []
         if then:
-            (self.targets.mark if then == "mark" else self.targets.back)()
+            getattr(self.targets, then)()
         return joined(item for c in self.targets.counters() for item in c.items())
 
     def goals(self, count: object) -> list[Goal]:

@@ -58,11 +58,15 @@ def borrow(
             return None
         raise Unsupported(f"{call.op_type}: {' '.join(str(error).split())[:300]}") from error
 
+    # onnx.reference reads the roi of every Resize
+    crops = call["coordinate_transformation_mode"] == "tf_crop_and_resize"
     floats = [name for name, value in call.attributes.items() if isinstance(value, float)]
 
     def run(given: Call, *values: Any) -> tuple[Any, ...]:
         for name in floats:  # a run may move them
             setattr(instance, name, given[name])
+        if call.op_type == "Resize" and not crops:
+            values = (values[0], None, *values[2:])
         return tuple(
             value.todense() if hasattr(value, "todense") else value
             for value in instance.run(*values)

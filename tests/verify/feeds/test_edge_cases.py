@@ -194,19 +194,6 @@ def test_masks_and_counts(value: int) -> None:
     assert feed(tile, Variation(count=3 * value), "n")[0] == [3 * value]
 
 
-def test_rows_of_a_table_come_through_arithmetic() -> None:
-    model = parse("""g (int64[N,4] ids) => (float[N,4,2] y) <int64 two = {2}> {
-        moved = Add(ids, two) y = Gather(t, moved) }""")
-    table = numpy_helper.from_array(np.zeros((90, 2), np.float32), "t")
-    model.graph.initializer.append(table)
-    rows = Feeder(model).feeds(seed=0, how=Variation(rows={"t": [40, 70, 1]}))["ids"]
-    assert isinstance(rows, np.ndarray)
-    assert set(rows.reshape(-1)) == {38, 68}  # no id is below 0
-    untouched = Feeder(model).feeds(seed=0, how=Variation(rows={"u": [40]}))["ids"]
-    assert isinstance(untouched, np.ndarray)
-    np.testing.assert_array_equal(untouched, Feeder(model).feeds(seed=0)["ids"])
-
-
 @pytest.mark.parametrize(
     "default",
     [np.ones(3, np.float32), np.zeros((2, 2), np.float64), np.array([2, -1]), np.array(True),

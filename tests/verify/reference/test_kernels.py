@@ -528,3 +528,36 @@ def test_flatten_and_products_without_elements(shape: tuple[int, ...], axis: int
     sizes, last = ",".join(map(str, shape)), shape[-1]
     agrees(f"g (float[{sizes}] x) => (float[A,B] y) {{ y = Flatten <axis = {axis}> (x) }}")
     agrees(f"g (float[{sizes}] x, float[{last},2] w) => (float[A,B,C] y) {{ y = MatMul (x, w) }}")
+
+
+STFT_TEXT = "g (float[B,64{more}] x) => (float[B,F,K,2] y) <int64 step = {{5}}, int64 len = {{16}}, float[{w}] w = {{{ones}}}> {{ y = STFT <onesided = {half}> (x, step, {window}, {length}) }}"
+
+
+@pytest.mark.parametrize(("more", "half"), [("", 1), ("", 0), (",1", 1), (",2", 0)])
+@pytest.mark.parametrize(
+    ("window", "length", "w"), [("", "len", 1), ("w", "", 16), ("w", "len", 16)]
+)
+def test_stft_of_a_signal_of_two_or_three_axes(
+    more: str, half: int, window: str, length: str, w: int
+) -> None:
+    ones = ", ".join(str(1 + i % 3) for i in range(w))
+    agrees(STFT_TEXT.format(more=more, half=half, window=window, length=length, w=w, ones=ones))
+
+
+@pytest.mark.parametrize("roi", ["float[2] roi = {0, 0}", "float[0] roi = {}"])
+def test_the_roi_of_a_resize_that_does_not_crop_is_not_read(roi: str) -> None:
+    text = f'g (float[1,2,4,4] x) => (float[1,2,8,8] y) <{roi}, float[4] s = {{1,1,2,2}}> {{ y = Resize <mode = "linear"> (x, roi, s) }}'
+    agrees(text, opset=11)
+
+
+@pytest.mark.parametrize("case", [0, 1])
+@pytest.mark.parametrize("action", ["NONE", "LOWER", "UPPER"])
+@pytest.mark.parametrize("shape", ["N", "1,N"])
+def test_stopwords_are_left_out_as_onnxruntime_does(case: int, action: str, shape: str) -> None:
+    text = f"""g (string[{shape}] s) => (string[{shape.replace("N", "M")}] t) {{ t = StringNormalizer
+        <case_change_action = "{action}", is_case_sensitive = {case}, stopwords = ["alpha", "Beta"], locale = "C"> (s) }}"""
+    for words in (["alpha", "BETA", "Beta", "", "gamma"], ["alpha", "Beta"]):
+        rows = np.array(words, object).reshape([-1] if shape == "N" else [1, -1])
+        model = parse(text)
+        wanted, got = run(model, {"s": rows})["t"], reference(model, {"s": rows})["t"]
+        assert isinstance(wanted, np.ndarray) and np.array_equal(wanted, got)

@@ -17,6 +17,7 @@ from onnxgrad.verify.reference.kernels import (  # noqa: F401  # they register t
     onnxruntime_operators,
     quantized_operators,
     recurrent,
+    signals,
     vision,
 )
 from onnxgrad.verify.reference.kernels.registry import KERNELS, UNTIL, WHY, Call, Unsupported

@@ -126,10 +126,21 @@ def sequence_insert(
 
 @kernel("Cast", why="rounds")
 def cast(call: Call, x: Array) -> Array:
-    """Casts to a type. Casts between float types do nothing: that makes this a float64
-    reference.
+    """Casts to a type. Casts between float types do nothing, which makes this a float64 reference;
+    but numbers that float16 cannot hold become infinite, or 0.
     """
-    return cast_to_type(call, x, dtype_of(call["to"]), call["to"])
+    made = cast_to_type(call, x, dtype_of(call["to"]), call["to"])
+    if call["to"] != onnx.TensorProto.FLOAT16 or x.dtype != np.float64 or not x.size:
+        return made
+    size = np.abs(x)
+    if (size < _LARGEST).all() and (size > _LEAST).all():
+        return made
+    made = np.where(size <= _LEAST, 0.0 * made, made)
+    return np.where(size >= _LARGEST, np.copysign(np.inf, made), made)
+
+
+# what float16 rounds to infinity, and to 0
+_LARGEST, _LEAST = 65520.0, 2.0**-25
 
 
 @kernel("CastLike", why="rounds")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -176,3 +177,15 @@ def negative_log_likelihood_loss(
     if call["reduction"] == "none":
         return np.asarray(loss)
     return np.asarray(loss.sum() / (weights.sum() if call["reduction"] == "mean" else 1.0))
+
+
+@kernel("StringNormalizer", why="wrong")
+def string_normalizer(call: Call, x: Array) -> Array:
+    """Texts (C,) or (1, C) without the stopwords, in another case; [""] if none is left.
+    onnx.reference also drops empty texts.
+    """
+    change = {"LOWER": str.lower, "UPPER": str.upper}.get(call["case_change_action"] or "", str)
+    alike: Callable[[str], str] = str if call["is_case_sensitive"] else str.lower
+    stops = {alike(word) for word in call["stopwords"] or ()}
+    kept = [change(text) for text in x.reshape(-1).tolist() if alike(text) not in stops]
+    return np.array(kept or [""], object).reshape([-1] if x.ndim == 1 else [1, -1])
