@@ -73,6 +73,7 @@ def optimize(
     print_after: Names = (),
     tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = None,
     verify: bool | Literal['each', 'only each'] = True,
+    exact: bool = False,
     seeds: Seeds = (0, 1),
     legs: Legs = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,

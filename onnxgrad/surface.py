@@ -49,9 +49,10 @@ from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.fixed_dims import fix_dims
+from onnxgrad.jobs.growth import Grown
 from onnxgrad.jobs.inspection.contents import Summary, Weights, weights
 from onnxgrad.jobs.inspection.differences import Diff
-from onnxgrad.jobs.optimize import Grown, RewriteRefuted
+from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.jobs.place import PlacedModel
 from onnxgrad.jobs.reduce import ReducedModel

@@ -59,7 +59,7 @@ SHORT_FILES = frozenset({
 LATE: frozenset[tuple[str, str]] = frozenset({
     # a child that runs onnxruntime is ready in 0.2 s, as it imports neither onnx nor the evaluator
     ("verify/running/child_main.py", "onnxgrad.verify.reference.server"),
-    ("verify/running/child_main.py", "onnxgrad.verify.exact.child.decide_in_child"),
+    ("verify/running/child_main.py", "onnxgrad.verify.exact.child"),
     # declarations are read for `--help`, and blame runs models
     ("jobs/declared.py", "onnxgrad.verify.blame.blamed"),
     # `optimize` neither opens dimensions nor writes a page, unless it is told to

@@ -56,6 +56,7 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/sequences": "grad/rules/test_sequences",
         "ir/reader": "ir/test_load",
         "verify/changed_region": "passes/test_each_rewrite",
+        "verify/exact/decider": "verify/exact/test_decide",
     },
     "two of three ways to one answer, which that file compares": {
         "ir/type_inference/window_shapes": "ir/type_inference/test_shape_arithmetic",

@@ -170,6 +170,13 @@ class OptimizeOptions(Proof):
         toml="verify.run",
     )
 
+    exact: bool = option(
+        False,
+        "also evaluate both forms of every rewrite exactly, and report how many are the same "
+        "algebra; a rewrite that is not is refused",
+        toml="verify.exact",
+    )
+
     @property
     def proves(self) -> bool:
         """Whether the whole model is proved."""

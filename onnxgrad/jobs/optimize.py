@@ -24,6 +24,7 @@ from onnxgrad.ir.types import type_to_proto
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.edit import changed_after, changed_before
 from onnxgrad.jobs.fixed_dims import fixed
+from onnxgrad.jobs.growth import MOST_GROWTH, Grown, Merged
 from onnxgrad.jobs.lint import lint, lint_report, refuse
 from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
 from onnxgrad.jobs.proving import original_of, runnable
@@ -37,6 +38,7 @@ from onnxgrad.passes.folding import constant_bytes, file_bytes
 from onnxgrad.passes.inline import Inline, check_names
 from onnxgrad.passes.instruments import PrintAfter, leave_out
 from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline, parse_passes, with_rules
+from onnxgrad.rewrite.exact_record import ExactProver, RewriteNotExact
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.blame import bisect
@@ -85,6 +87,8 @@ class Job:
                 if error.done is not None:
                     outcome.adopt(error.done)
                 outcome.report = error.report
+            elif isinstance(error, RewriteNotExact):
+                outcome.exact = error.report
         if outcome.report is not None:
             outcome.lints += lint_report(outcome.report, self.options.lint)
         clock.switch("done")
@@ -114,6 +118,7 @@ class Job:
             pipeline,
             prove=options.proves,
             each=options.each,
+            exact=options.exact,
             limit=options.max_rewrites,
             explain=options.explain,
             proof=proof,
@@ -222,65 +227,13 @@ class RewriteRefuted(NotProved):
         super().__init__(f"{report.summary}{blame}; nothing was written")
 
 
-class Grown(NotProved):
-    """Merging all parallel products would store so many weights twice that the file grows by more
-    than a tenth.
-    """
-
-    def __init__(self, growth: int, size: int) -> None:
-        self.growth = growth
-        super().__init__(
-            f"merging always grows the file by {growth:,} bytes ({growth / max(size, 1):.0%}), "
-            "because merged weights have other readers: allow it with "
-            f"{option('--allow-growth', 'allow_growth=True')}, or merge auto; nothing was written"
-        )
-
-
-# the share that merging may add to a file by default
-_GROWTH = 0.1
-
-
-class _Merged:
-    """Counts the bytes by which passes that always merge enlarge the constants; forwards the
-    events.
-    """
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        program: Program,
-        on_stage: Callable[[str], None],
-        on_fired: Fired | None,
-    ) -> None:
-        self.names = {p.name for p in pipeline.passes if getattr(p, "merge", None) == "always"}
-        self.program, self.on_stage, self.on_fired = program, on_stage, on_fired
-        self.at_first = constant_bytes(program) if self.names else 0
-        self.before = self.added = 0
-
-    def growth(self) -> int:
-        """Returns the bytes that merging added and no other pass removed."""
-        if self.added <= 0:
-            return 0
-        return min(self.added, constant_bytes(self.program) - self.at_first)
-
-    def stage(self, name: str) -> None:
-        self.on_stage(name)
-        if name in self.names:
-            self.before = constant_bytes(self.program)
-
-    def fired(self, name: str, program: Program) -> None:
-        if name in self.names:
-            self.added += constant_bytes(program) - self.before
-        if self.on_fired is not None:
-            self.on_fired(name, program)
-
-
 def optimize_program(
     model: ModelLike,
     pipeline: Pipeline,
     *,
     prove: bool = True,
     each: bool = False,
+    exact: bool = False,
     limit: int | None = None,
     explain: bool = False,
     proof: Mapping[str, Any] | None = None,
@@ -295,13 +248,15 @@ def optimize_program(
     `verify.verify`.
 
     `each` also proves every rewrite on its own operands when it happens (see
-    `passes.each_rewrite`), also without `prove`. `on_read` sees the program before any rewrite and
-    may refuse it. `limit` stops after this many rewrites. `on_stage` receives the stages: "read",
-    each pass by name, "prove", "bisect"; `on_fired` each pass that changed something. `ahead`: runs
-    of the proof that need only the original begin in threads before the passes. Raises
-    RewriteRefuted (exit code 1) if the proof fails, after bisecting the numbered rewrites (unless
-    `blame` is off), Grown (1) if merging enlarges the file by more than a tenth without
-    `allow_growth`, and InputError if the model cannot be read, or cannot be run and `prove` is on.
+    `passes.each_rewrite`), also without `prove`; `exact` decides each by exact evaluation (see
+    `rewrite.exact_record`). `on_read` sees the program before any rewrite and may refuse it.
+    `limit` stops after this many rewrites. `on_stage` receives the stages: "read", each pass by
+    name, "prove", "bisect"; `on_fired` each pass that changed something. `ahead`: runs of the proof
+    that need only the original begin in threads before the passes. Raises RewriteRefuted (exit code
+    1) if the proof fails, after bisecting the numbered rewrites (unless `blame` is off),
+    RewriteNotExact (1) if `exact` refutes a rewrite, Grown (1) if merging enlarges the file by more
+    than a tenth without `allow_growth`, and InputError if the model cannot be read, or cannot be
+    run and `prove` is on.
     """
     options = dict(proof or {})
     trace = EachTrace(limit=limit, explain=explain) if each else Trace(limit=limit, explain=explain)
@@ -311,18 +266,20 @@ def optimize_program(
     program = load_own(model)
     if on_read is not None:
         on_read(program)
-    merged = _Merged(pipeline, program, tell, on_fired)
+    merged = Merged(pipeline, program, tell, on_fired)
     watch = (tell, on_fired) if allow_growth else (merged.stage, merged.fired)
     with contextlib.ExitStack() as left:
         early = (
             left.enter_context(_ahead(program, options)) if ahead and prove and not each else None
         )
+        prover = ExactProver(program, trace) if exact else None
         results = _run(pipeline, program, trace, watch, options)
-        if (growth := merged.growth()) > _GROWTH * (size := file_bytes(program)):
+        if (growth := merged.growth()) > MOST_GROWTH * (size := file_bytes(program)):
             raise Grown(growth, size)
         _name_as_before(program, trace)
         singly = trace.report if isinstance(trace, EachTrace) else None
-        done = Outcome(rewritten=program, passes=results, trace=trace, each=singly)
+        proved = None if prover is None else prover.finish()
+        done = Outcome(rewritten=program, passes=results, trace=trace, each=singly, exact=proved)
         if prove:
             options.setdefault("weights", "rounded" if trace.rounded else "same")
             tell("prove")

@@ -27,6 +27,7 @@ from onnxgrad.passes.instruments import to_stderr
 from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.passes.rule_passes import raise_composites
 from onnxgrad.results import Plain, WithPage
+from onnxgrad.rewrite.exact_record import ExactReport
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report
 
@@ -49,12 +50,12 @@ class Change(Plain):
 class Outcome(Plain):
     """The outcome of one model, called `title` in reports, filled in during the work.
 
-    `rewritten` is the program after rewriting, proved or not; `passes`, `trace` and `each` record
-    the rewriting, `report` the proof (None without one). `explain`: also show near misses.
+    `rewritten` is the program after rewriting, proved or not; `passes`, `trace`, `each` and `exact`
+    record the rewriting, `report` the proof (None without one). `explain`: also show near misses.
     """
 
     json_keys = (
-        "model output=written_to exit_code error before after each passes=work_of_passes "
+        "model output=written_to exit_code error before after each exact passes=work_of_passes "
         "lints rules=trace.counts inexact=trace.inexact declined=near_misses slips=trace.slips "
         "newer_operators=newer.by_operator tuning search changes proof=report "
         "seconds=rounded_seconds"
@@ -70,6 +71,7 @@ class Outcome(Plain):
     passes: list[PassResult] = field(default_factory=list)
     trace: Trace = field(default_factory=Trace)
     each: EachReport | None = None
+    exact: ExactReport | None = None
     report: Report | None = None
     error: OnnxgradError | None = None
     tuning: Mapping[str, Any] | None = None
@@ -149,7 +151,8 @@ class Outcome(Plain):
     def adopt(self, done: Outcome) -> None:
         """Copies rewriting and proof from `done`, including a refuted proof."""
         self.rewritten, self.passes, self.trace = done.rewritten, done.passes, done.trace
-        self.each, self.report, self.search = done.each, done.report, done.search
+        self.each, self.exact = done.each, done.exact
+        self.report, self.search = done.report, done.search
         if done.rewritten is not None:
             self.before = stats_of(done.rewritten.proto)
             self.after = stats_of(outline(done.rewritten))

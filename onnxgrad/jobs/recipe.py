@@ -63,6 +63,7 @@ from onnxgrad.jobs.declared import Option, json_type, keys_of
 from onnxgrad.jobs.edit import is_file
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import (
+    EXACT,
     Held,
     bound_of,
     check_operators,
@@ -121,6 +122,8 @@ class Recipe:
         found = {OPTIONS[key].name: value for key, value in own.items() if key in OPTIONS}
         if "preset" in options.given:  # of preset and passes, only the one that the caller set
             found.pop("passes", None)
+        if EXACT in own.get("require", {}):
+            found.setdefault("exact", True)
         mine = {k: v for k, v in found.items() if k not in options.given}
         return OptimizeOptions.from_settings(
             {**mine, **{k: getattr(options, k) for k in options.given}}
@@ -159,7 +162,7 @@ class Recipe:
         given, result = facts_of(first, first.proto), facts_of(program, to_proto(program))
         later = left_to_ci(required)
         held: list[Held] = [
-            hold(name, bound_of(name, text), result, given, proof=report)
+            hold(name, bound_of(name, text), result, given, proof=report, exact=outcome.exact)
             for name, text in required.items()
             if name not in later
         ]

@@ -10,6 +10,7 @@ opset = "<= 17"
 interface = "== input"          # names and types of inputs and outputs; or "== baseline"
 weights = "== baseline"         # constants of the input; or "may change"
 legs = ["float64", "onnxruntime"]   # of the proof, which must have run in full
+exact = ">= 90%"                # of the rewrites are the same algebra, by exact evaluation
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.var import Var
 from onnxgrad.limits import read_size
 from onnxgrad.results import Plain
+from onnxgrad.rewrite.exact_record import ExactReport
 from onnxgrad.verify import Report
 from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import perhaps, told_apart
@@ -120,9 +122,12 @@ def rounded(value: float, digits: int) -> float:
 
 
 BASELINE = "baseline"
+EXACT = "exact"
 # quantities that a requirement may bound, beside counts of operators
 SIZES = ("bytes", "memory")
-QUANTITIES = ("nodes", "parameters", *SIZES, "opset", "latency", "interface", "weights", "legs")
+QUANTITIES = (
+    "nodes", "parameters", *SIZES, "opset", "latency", "interface", "weights", "legs", EXACT
+)  # fmt: skip
 # quantities that `onnxgrad ci` measures by running models, or compares with its lock
 MEASURED = ("latency", "memory", "weights")
 MAY_CHANGE = "may change"
@@ -153,6 +158,9 @@ _BOUND = re.compile(
 )
 
 
+_SHARE = re.compile(r"\s*(?P<sign>>=|>|==)\s*(?P<share>\d{1,3}(?:\.\d{1,9})?)\s*%\s*")
+
+
 @dataclass(frozen=True)
 class Bound:
     """`sign` `number`, or with a `base` (input, baseline) 1 + `number` times the value of the base;
@@ -164,6 +172,7 @@ class Bound:
     base: str = ""
     of: str = ""
     names: tuple[str, ...] = ()
+    unit: str = ""
 
     def __str__(self) -> str:
         if self.names:
@@ -171,7 +180,8 @@ class Bound:
         if self.sign == MAY_CHANGE:
             return self.sign
         if not self.base:
-            return f"{self.sign} {self.number:.15g}{f' of {self.of}' if self.of else ''}"
+            of = f" of {self.of}" if self.of else ""
+            return f"{self.sign} {self.number:.15g}{self.unit}{of}"
         percent = f"{100 * self.number:+.9g}%" if self.number else ""
         base = "" if self.base == INPUT and percent else self.base
         return f"{self.sign} {' '.join(filter(None, (base, percent)))}"
@@ -205,12 +215,8 @@ def bound_of(name: str, text: Any) -> Bound:
     """Returns the bound of a quantity: text such as "<=164", an exact number, or a list of checks.
     Raises InputError.
     """
-    if name == "legs":
-        if not isinstance(text, list) or not text or not all(n in LEGS for n in text):
-            raise InputError(
-                f"'legs' cannot be {repr(text)[:80]}: write a list of {', '.join(map(repr, LEGS))}"
-            )
-        return Bound(names=tuple(text))
+    if name in ("legs", EXACT):
+        return _legs_of(text) if name == "legs" else _share_of(text)
     if name in _WORDS:
         words = "".join(text.split()) if isinstance(text, str) else ""
         for known in _WORDS[name]:
@@ -230,6 +236,21 @@ def bound_of(name: str, text: Any) -> Bound:
     if wrong:
         raise InputError(f"cannot hold '{name}' to {text!r}: {wrong}; write {_LEGAL}")
     return bound
+
+
+def _legs_of(text: Any) -> Bound:
+    if not isinstance(text, list) or not text or not all(n in LEGS for n in text):
+        raise InputError(
+            f"'legs' cannot be {repr(text)[:80]}: write a list of {', '.join(map(repr, LEGS))}"
+        )
+    return Bound(names=tuple(text))
+
+
+def _share_of(text: Any) -> Bound:
+    share = _SHARE.fullmatch(text) if isinstance(text, str) else None
+    if share is None or float(share["share"]) > 100:
+        raise InputError(f"cannot hold 'exact' to {repr(text)[:80]}: write \">= 90%\"")
+    return Bound(share["sign"], float(share["share"]), unit="%")
 
 
 _A_RATIO = (
@@ -295,6 +316,23 @@ def _schemas() -> frozenset[str]:
     return frozenset(full_name(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history())
 
 
+def _hold_legs(missing: Held, bound: Bound, proof: Report | None) -> Held:
+    if proof is None:
+        return replace(missing, why="nothing was proved")
+    gaps = [f"{n} check was not requested" for n in bound.names if n not in proof.legs]
+    gaps += [leg.gap for leg in proof.legs_of(bound.names) if leg.gap]
+    return replace(missing, held=not gaps, why="; ".join(gaps))
+
+
+def _hold_exact(missing: Held, bound: Bound, exact: ExactReport | None) -> Held:
+    if exact is None:
+        return replace(missing, why="no rewrite was evaluated: verify.exact is false")
+    share = 100 * exact.share
+    held = _COMPARE[bound.sign](share, bound.number)
+    why = "" if held else f"{share:.4g}% exact, not {bound}: {exact}"
+    return replace(missing, value=share, limit=bound.number, held=held, why=why)
+
+
 def hold(
     name: str,
     bound: Bound,
@@ -303,17 +341,15 @@ def hold(
     *,
     baseline: Facts | None = None,
     proof: Report | None = None,
+    exact: ExactReport | None = None,
 ) -> Held:
     """Returns whether `result` meets a bound; `given` are the facts of the model before
     rewriting.
     """
     missing = Held(name, str(bound), None, None, held=False)
-    if name == "legs" and proof is None:
-        return replace(missing, why="nothing was proved")
-    if name == "legs" and proof is not None:
-        gaps = [f"{n} check was not requested" for n in bound.names if n not in proof.legs]
-        gaps += [leg.gap for leg in proof.legs_of(bound.names) if leg.gap]
-        return replace(missing, held=not gaps, why="; ".join(gaps))
+    if name in ("legs", EXACT):
+        legs = name == "legs"
+        return _hold_legs(missing, bound, proof) if legs else _hold_exact(missing, bound, exact)
     if bound.base == BASELINE and baseline is None:
         return replace(missing, why=WITHOUT_BASELINE)
     if name == "interface":

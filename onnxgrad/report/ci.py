@@ -58,7 +58,8 @@ def ci_parts(report: CiReport, verbose: bool = False) -> Iterator[Part]:
 def models_table(report: CiReport, *, seconds: bool = True) -> Table:
     """Returns a row for each model, the worst first; with `seconds`, also the time of each."""
     ratios = {m.name: m.result.latency for m in report.models if m.result and m.result.latency}
-    optional = {">latency": bool(ratios), ">time": seconds}
+    exact = any(m.exact is not None for m in report.models)
+    optional = {">exact": exact, ">latency": bool(ratios), ">time": seconds}
     names = ["status", "model", ">nodes", ">size", ">worst", "checks"]
     made = table(*names, *(name for name, there in optional.items() if there))
     for name in () if report.updating else report.gone:
@@ -71,6 +72,7 @@ def models_table(report: CiReport, *, seconds: bool = True) -> Table:
             cell(m.name),
             *_sizes(m.given, m.result),
             legs_text(m),
+            *([line("" if m.exact is None else m.exact.ratio)] if exact else []),
             *([line(ratio)] if ratios else []),
             *([seconds_text(m.seconds) if m.seconds else ""] if seconds else []),
         )

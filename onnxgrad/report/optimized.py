@@ -27,7 +27,8 @@ from onnxgrad.report.parts import (
     table,
 )
 from onnxgrad.report.proof import proof_lines, verdict
-from onnxgrad.rewrite.trace import BranchNames, Inexact, Slip
+from onnxgrad.rewrite.exact_record import ExactReport
+from onnxgrad.rewrite.trace import BranchNames, Inexact, Rewrite, Slip
 from onnxgrad.wording import counted, option
 
 _STAGES = {
@@ -97,6 +98,8 @@ def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
     yield ""
     if found.each is not None:
         yield cell(f"each one: {found.each}")
+    if found.exact is not None:
+        yield from _exactly(found.exact, found.trace.rewrites, verbose)
 
 
 # ---- one model -----------------------------------------------------------------------------------
@@ -153,6 +156,25 @@ def _passes(done: Outcome, verbose: bool) -> Iterator[Part]:
         yield line("nothing to rewrite", "yellow")
     elif idle and not verbose:
         yield line(f"{counted(len(idle), 'other pass', 'other passes')} found nothing to do", "dim")
+
+
+def _exactly(report: ExactReport, rewrites: Sequence[Rewrite], verbose: bool) -> Iterator[Part]:
+    """Yields how many rewrites are the same algebra; with -v the verdict on each."""
+    clean = report.chained and not report.sampled
+    yield cell(f"same algebra: {report}", "" if clean else "yellow")
+    others = [
+        f"{group} {' + '.join(f'{n} {verdict}' for verdict, n in counts.items())}"
+        for group, counts in report.plain.items()
+    ]
+    if verbose:
+        if others:
+            yield cell(f"  not counted: {', '.join(others)}", "dim")
+        rows = (
+            (number(d.number), cell(d.pass_name), cell(d.rule), cell(str(d)), cell(place, "dim"))
+            for d in report.each
+            for place in (rewrites[d.number - 1].where,)
+        )
+        yield table(">rewrite", "pass", "rule", "exact evaluation", "at", rows=rows)
 
 
 def _inexact(found: Sequence[Inexact]) -> Iterator[Text]:

@@ -203,7 +203,12 @@ class Cut:
             for at, side in enumerate(sides)
         )
         claims = tuple((self._label(u), self._label(v)) for u, v in self.claims)
-        return Window(old, new, claims, (), self._witnesses())
+        made = tuple(self._label(v) for v in sides[_NEW].constants if self._is_new(v))
+        return Window(old, new, claims, (), self._witnesses(), made)
+
+    def _is_new(self, v: Var) -> bool:
+        """Whether a constant is new, or has another value than before."""
+        return v in self.difference.made or v in self.difference.tensors
 
     def _model(self, side: _Side, inputs: list[Var], results: list[Var], at: int) -> ModelProto:
         model = ModelProto(ir_version=self.program.ir_version)

@@ -107,6 +107,10 @@ def verify(
         raise InputError(f"pass a second model, or {option('--expect FILE', 'expect=')}")
     if expect is not None and b is not None:
         raise InputError("stored results are compared with one model, and two were given")
+    if exact and b is None:
+        raise InputError(
+            f"{option('--exact', 'exact=True')} compares two models, and one was given"
+        )
     with contextlib.ExitStack() as left:
         if save is not None:
             keep = left.enter_context(ArraysFile(Path(save)))
@@ -119,7 +123,7 @@ def verify(
         ran = any(leg.ran for name, leg in report.legs.items() if name.startswith("onnxruntime"))
         if ran and (old := too_old(versions()["onnxruntime"])):
             report = replace(report, notes=(*report.notes, old))
-        if exact and expect is None:
+        if exact:
             decision = decide_models(first.source, proof_model(second).source, request.names)
             report = replace(report, exact=decision)
     if save is not None and not keep.names:

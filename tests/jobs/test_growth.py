@@ -13,7 +13,7 @@ import pytest
 from onnxgrad import optimize, verify
 from onnxgrad.errors import NotProved
 from onnxgrad.jobs import optimize as jobs
-from onnxgrad.jobs.optimize import Grown, _Merged
+from onnxgrad.jobs.growth import Grown, Merged
 from tests.rewriting import apply, model_of, weights
 
 NORM = "g (float[2,4,5,5] x{more}) => (float[2,3,5,5] y) {{ a = Conv<pads=[1,1,1,1]>(x, w) y = BatchNormalization(a, s, b, m, v) }}"
@@ -145,7 +145,7 @@ def test_only_what_merging_adds_counts_and_no_more_than_is_left(
     known = {"size": 100}
     monkeypatch.setattr(jobs, "constant_bytes", lambda program: known["size"])
     passes = [SimpleNamespace(name="merge", merge="always"), SimpleNamespace(name="other")]
-    merged = _Merged(SimpleNamespace(passes=passes), None, seen.append, None)  # type: ignore[arg-type]
+    merged = Merged(SimpleNamespace(passes=passes), None, seen.append, None)  # type: ignore[arg-type]
     for name, before, after, growth in STAGES:
         known["size"] = before
         merged.stage(name)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.recipe import find, parse, read
 
 
@@ -120,6 +121,15 @@ def test_options_of_a_model_are_those_of_every_glob_that_means_it() -> None:
         "require": {"MatMul": 1, "Gemm": 2},
     }
     assert recipe.unmet(["b.onnx"]) == ["*/big.onnx"]
+
+
+def test_a_required_share_of_exact_rewrites_asks_for_exact_evaluation() -> None:
+    recipe = parse({"models": {"a*": {"require": {"exact": ">= 90%"}}}}, "r.toml")
+    assert recipe.options("a.onnx", OptimizeOptions()).exact
+    assert not recipe.options("b.onnx", OptimizeOptions()).exact
+    assert not recipe.options("a.onnx", OptimizeOptions.from_settings({"exact": False})).exact
+    off = parse({"require": {"exact": ">= 90%"}, "verify": {"exact": False}}, "r.toml")
+    assert not off.options("a.onnx", OptimizeOptions()).exact
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:

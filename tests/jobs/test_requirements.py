@@ -20,6 +20,7 @@ from onnxgrad.jobs.requirements import (
     operators_of,
     within_tolerance,
 )
+from onnxgrad.rewrite.exact_record import Decided, ExactReport
 from onnxgrad.verify import Report, verify
 from tests.helpers import parse
 
@@ -120,6 +121,18 @@ def test_the_legs_of_the_proof() -> None:
     assert held("legs", ["onnxruntime"]).why == "nothing was proved"
 
 
+def test_the_share_of_exact_rewrites() -> None:
+    decided = [Decided(i, "p", "r", "exact" if i else "sampled", reason="sizes") for i in range(4)]
+    report = ExactReport(decided)
+    assert held("exact", ">= 75%", exact=report).held
+    found = held("exact", " >80 % ", exact=report)
+    assert (found.bound, found.value, found.limit, found.held) == ("> 80%", 75.0, 80.0, False)
+    assert found.why == "75% exact, not > 80%: 3 of 4 rewrites exact, 1 sampled (1 sizes)"
+    assert held("exact", ">= 75%").why == "no rewrite was evaluated: verify.exact is false"
+    report.chained = False
+    assert not held("exact", ">= 1%", exact=report).held
+
+
 def test_the_tolerance_of_the_proof() -> None:
     proof: Report = verify(PROGRAM, MODEL)
     assert within_tolerance(None, proof) == [] and within_tolerance(1, None) == []
@@ -192,6 +205,9 @@ def test_sizes_have_units() -> None:
         ("nodes", "few", "signs are <= >= == != < >"),
         ("nodes", "<= 3MB", "and parameters K, M, G and T; write a number or text such as"),
         ("legs", "float64", "write a list of 'float64'"),
+        ("exact", "<= 90%", 'write ">= 90%"'),
+        ("exact", ">= 101%", 'write ">= 90%"'),
+        ("exact", 90, 'write ">= 90%"'),
         ("legs", [], "write a list"),
         ("legs", ["left"], "write a list"),
     ],

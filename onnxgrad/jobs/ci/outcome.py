@@ -13,6 +13,7 @@ from onnxgrad.jobs.lint import Finding
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Facts, Held
 from onnxgrad.results import Plain, WithPage, in_form
+from onnxgrad.rewrite.exact_record import ExactReport
 from onnxgrad.verify import Report
 from onnxgrad.version import __version__
 from onnxgrad.wording import counted
@@ -48,7 +49,7 @@ class ModelOutcome(Plain):
 
     json_keys = (
         "name status exit_code error? sha256=digest? output removed given result "
-        "lints requirements input_summary? input_changes changes proof notes seconds:.3f"
+        "lints requirements input_summary? input_changes changes proof exact notes seconds:.3f"
     )
 
     name: str
@@ -80,6 +81,11 @@ class ModelOutcome(Plain):
     def proof(self) -> Report | None:
         """The report of the proof, if there was one."""
         return None if self.done is None else self.done.report
+
+    @property
+    def exact(self) -> ExactReport | None:
+        """The exact evaluation of the rewrites, if it was requested."""
+        return None if self.done is None else self.done.exact
 
     def adopt(self, done: Outcome) -> None:
         """Records the result of rewriting and proof, also a refuted one, without its program."""

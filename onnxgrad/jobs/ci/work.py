@@ -44,6 +44,7 @@ from onnxgrad.jobs.requirements import (
 from onnxgrad.jobs.tuning.record import digest
 from onnxgrad.passes.pipeline import Pass
 from onnxgrad.passes.user_laws import run_plugins
+from onnxgrad.rewrite.exact_record import RewriteNotExact
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.process_limits import bounding_us
@@ -300,8 +301,9 @@ def _held(job: Job, outcome: ModelOutcome, done: Outcome) -> tuple[Held, ...]:
     known = {*operators_of(done.program), *given.operators}
     check_operators(job.required, known, job.where)
     baseline = result if job.updating else job.baseline
+    hold_to = functools.partial(hold, baseline=baseline, proof=outcome.proof, exact=done.exact)
     held = [
-        hold(name, bound_of(name, text), result, given, baseline=baseline, proof=outcome.proof)
+        hold_to(name, bound_of(name, text), result, given)
         for name, text in job.required.items()
         if name != "weights"
     ]
@@ -319,6 +321,9 @@ def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
     status: Status = "not proved" if error.exit_code == NotProved.exit_code else "error"
     if isinstance(error, (_Replaced, Refused)):
         status = "failed"
+    if isinstance(error, RewriteNotExact):
+        outcome.adopt(Outcome(exact=error.report))
+        status = "different"
     if isinstance(error, RewriteRefuted):
         outcome.adopt(replace(error.done or Outcome(), report=error.report))
         if error.report.verdict == DIFFERENT:

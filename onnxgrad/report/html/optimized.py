@@ -28,6 +28,7 @@ from onnxgrad.report.html.page import (
 from onnxgrad.report.html.plots import choices, differences
 from onnxgrad.report.parts import cell, number, share_text, table
 from onnxgrad.report.proof import place_text, proof_lines
+from onnxgrad.rewrite.exact_record import Decided
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted
@@ -144,6 +145,9 @@ def _cards(outcome: Outcome) -> Iterator[dict[str, Any]]:
         yield from size_cards(before, after)
     if report is not None:
         yield worst_card(report)
+    if outcome.exact is not None:
+        share = "bad" if not outcome.exact.chained else ""
+        yield card("same algebra", outcome.exact.ratio, shown(str(outcome.exact)), share)
     if outcome.rewritten is not None:
         busy = counted(sum(p.rewrites > 0 for p in outcome.passes), "pass", "passes")
         note = f"by {busy}, opset {outcome.rewritten.opset}"
@@ -191,6 +195,8 @@ def _singly(outcome: Outcome, refuted: RewriteRefuted | None) -> dict[int, str]:
         found = {rewrite.number: equal for rewrite in outcome.trace.rewrites}
         found |= dict.fromkeys(each.widened, f"{equal}, with the nodes that compute them")
         found |= {number: f"not run on its own: {why}" for number, why in each.skipped.items()}
+    for d in () if outcome.exact is None else outcome.exact.each:
+        found[d.number] = "; ".join(filter(None, (found.get(d.number), _algebra(d))))
     if refuted is not None and refuted.culprit is not None:
         last = refuted.culprit.number
         if refuted.alone:  # the rewrites after it were not checked
@@ -199,6 +205,10 @@ def _singly(outcome: Outcome, refuted: RewriteRefuted | None) -> dict[int, str]:
             f"the first {'whose two forms differ' if refuted.alone else 'that changes the result'}"
         )
     return found
+
+
+def _algebra(d: Decided) -> str:
+    return "the same algebra" if str(d) == "exact" else str(d)
 
 
 def _misses(outcome: Outcome) -> Section:

@@ -1,15 +1,15 @@
-"""The decision about two whole models, in the child process that `client` asks."""
+"""Decisions about two models and about windows, in the child process that `client` asks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx import ModelProto, helper
 
 from onnxgrad.verify.exact.decide import decide
 from onnxgrad.verify.exact.field import Undecided
-from onnxgrad.verify.exact.window import Window
+from onnxgrad.verify.exact.window import Decision, Window
 
 
 def decide_in_child(
@@ -24,6 +24,20 @@ def decide_in_child(
         found = decide(Window(a, _renamed(a, b, names), tuple(claims)), seconds=seconds)
     except Undecided as error:
         return ("sampled", (), str(error))
+    return _fields(found)
+
+
+def decide_window_in_child(
+    old: ModelProto, new: ModelProto, claims: Sequence[tuple[str, str]],
+    witnesses: Mapping[str, ModelProto], made: Sequence[str], seconds: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Returns the fields of a decision about the window of a rewrite."""
+    pairs = tuple((a, b) for a, b in claims)
+    found = decide(Window(old, new, pairs, (), witnesses, tuple(made)), seconds=seconds)
+    return _fields(found)
+
+
+def _fields(found: Decision) -> tuple[Any, ...]:
     return (found.verdict, found.rounded, found.stopped_by, found.bound, found.sizes, found.partial)
 
 

@@ -109,10 +109,15 @@ def _roundings(model: ModelProto) -> int:
     a sum of n terms. Raises Undecided for an operator of unknown rounding.
     """
     terms = max((int(np.prod(t.dims)) for t in model.graph.initializer), default=1)
+    width = max((d for t in model.graph.initializer for d in t.dims), default=1)
+    if any(node.op_type in ("Reshape", "Flatten") for node in model.graph.node):
+        width = terms
     count = 0
     for node in model.graph.node:
         if node.op_type in _ELEMENTWISE:
             count += 1
+        elif node.op_type in ("MatMul", "Gemm"):
+            count += width
         elif node.op_type in _CONTRACTIONS:
             count += terms
         elif node.op_type not in _EXACT:

@@ -40,6 +40,8 @@ class Window:
     outputs (of `old`, of `new`) that the rewrite says are equal. `premises`: facts from outside.
     `witnesses`: for each initializer of `new` that is computed, a model without inputs, whose
     initializers are those of `old`, and whose only output is that initializer's exact value.
+    `made`: initializers of `new` that the rewrite computed; those without a witness get one if a
+    small graph over constants of `old` is found.
     `where`, `rule`, `number`: the place, the rule and the number of the rewrite, for reports.
     """
 
@@ -48,6 +50,7 @@ class Window:
     claims: tuple[tuple[str, str], ...]
     premises: tuple[Premise, ...] = ()
     witnesses: Mapping[str, ModelProto] = field(default_factory=dict)
+    made: tuple[str, ...] = ()
     where: str = ""
     rule: str = ""
     number: int = 0

@@ -127,12 +127,24 @@ def _references() -> Any:
     return _serving().References()
 
 
-def _decided(*arguments: Any) -> Any:
-    """Decides two models; only this child imports exact evaluation."""
-    from onnxgrad.verify.exact.child import decide_in_child
+def _deciding() -> Any:
+    """Imports and returns exact evaluation, which only the float64 child needs."""
+    from onnxgrad.verify.exact import child
 
-    first, second, *more = arguments
-    return decide_in_child(_serving().read(first), _serving().read(second), *more)
+    return child
+
+
+def _decided(first: Any, second: Any, *more: Any) -> Any:
+    """Decides two models."""
+    read = _serving().read
+    return _deciding().decide_in_child(read(first), read(second), *more)
+
+
+def _decided_window(old: Any, new: Any, claims: Any, witnesses: Any, *more: Any) -> Any:
+    """Decides the window of a rewrite."""
+    read = _serving().read
+    graphs = {name: read(witness) for name, witness in witnesses.items()}
+    return _deciding().decide_window_in_child(read(old), read(new), claims, graphs, *more)
 
 
 _VERBS: dict[str, Callable[..., Any]] = {
@@ -151,6 +163,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "exact.goals": lambda _, *arguments: _references().goals(*arguments),
     "exact.reached": lambda _, *arguments: _references().reached(*arguments),
     "algebra.decide": lambda _, *arguments: _decided(*arguments),
+    "algebra.window": lambda _, *arguments: _decided_window(*arguments),
     "exact.infer": lambda _, *arguments: _serving().infer_types(*arguments),
 }
 

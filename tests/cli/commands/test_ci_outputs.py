@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jsonschema
 import onnx
 import pytest
 
+from onnxgrad.report.ci import SCHEMA
 from tests.cli.conftest import BRANCHES, Result
 from tests.helpers import parse
 
@@ -86,3 +89,20 @@ def test_a_report_may_stand_beside_the_results(folder: Path, run: Run) -> None:
 
 def test_devices_may_be_given_twice(folder: Path, run: Run) -> None:
     assert run("ci", "--junit", "/dev/null", "--markdown", "/dev/null").code == 1
+
+
+def test_the_share_of_exact_rewrites(folder: Path, run: Run) -> None:
+    recipe = folder / "onnxgrad.toml"
+    recipe.write_text(
+        'merge = "always"\nrequire = { exact = ">= 90%" }\n[ci]\nmodels = ["*.onnx"]\n'
+    )
+    schema = json.loads(SCHEMA.read_text())
+    assert run("ci", "--json", "ci.json", "--markdown", "ci.md").code == 0
+    found = json.loads((folder / "ci.json").read_text())
+    jsonschema.validate(found, schema)
+    exact = found["models"][0]["exact"]
+    assert exact["share"] == 1 and exact["rewrites"] == exact["exact"] >= 1
+    assert f"| {exact['rewrites']} of {exact['rewrites']} |" in (folder / "ci.md").read_text()
+    recipe.write_text(recipe.read_text().replace(">= 90%", "> 100%"))
+    done = run("ci")
+    assert done.code == 1 and "required exact > 100%, found 100, allowed 100" in done.out

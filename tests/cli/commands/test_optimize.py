@@ -323,3 +323,28 @@ def test_a_law_of_ours_that_fails_costs_one_rewrite(
     (found,) = json.loads((tmp_path / "j.json").read_text())["models"]
     assert found["proof"]["verdict"] == "equal"
     assert [(s["rule"], s["pass"]) for s in found["slips"]] == [("wrong", "remove-noops")]
+
+
+def test_a_rewrite_that_exact_evaluation_refutes_is_not_written(
+    run: Run, branches: Path, tmp_path: Path
+) -> None:
+    """The law moves each element of a weight by one unit in the last place."""
+    plugin, out = tmp_path / "laws.py", tmp_path / "out.onnx"
+    plugin.write_text(
+        "import numpy as np\n"
+        "from onnxgrad import P, capture, op, rewrite\n"
+        "@rewrite(P.MatMul(capture('x'), capture('w').const))\n"
+        "def nudged(x, w):\n"
+        "    '''x w = x w'''\n"
+        "    return op.MatMul(x, np.nextafter(w.const, np.float32(np.inf)))\n"
+    )
+    words = ("optimize", branches, "--passes", "laws", "--plugin", plugin, "-o", out)
+    done = run(*words, "--exact", "--html", tmp_path / "page.html")
+    assert done.code == 1 and not out.exists()
+    (error,) = done.lines
+    assert "exact evaluation refutes rewrite 1, nudged (pass laws) at: " in error
+    assert "is not the rounding of its exact value; nothing was written" in error
+    assert "same algebra" in (tmp_path / "page.html").read_text()
+    done = run("optimize", branches, "--dry-run", "--merge", "always", "--exact", "-v")
+    assert "same algebra: 1 of 1 rewrite exact" in done.out and "not counted: " in done.out
+    assert "exact evaluation" in done.out and "combine_parallel_matmul" in done.out
