@@ -274,7 +274,9 @@ def _sample(
     original.digests = found.program.digests  # the weights that are written are those checked
     if isinstance(options, FunctionGradientOptions):
         program, _ = raise_opset(original)
-        return check_function(program, options.name, seed=proof.seed, provider=proof.provider)
+        return check_function(
+            program, options.name, asked=False, seed=proof.seed, provider=proof.provider
+        )
     refuse_strange(proof.allow_empty, found)
     bounds, names = Bounds.of(proof.atol, proof.rtol, proof.metric), spread(found.values)
     checking = CheckGradientOptions if found.kind == "gradient" else CheckProductOptions
@@ -284,6 +286,8 @@ def _sample(
     hooks.on_stage(f"{found.kind} against differences")
     sample = checking.from_settings({k: v for k, v in given.items() if k in known})
     parts = _equal_parts(found, hooks, proof) if isinstance(found, Split) else {}
+    if found.kind == "gradient":
+        parts["asked"] = proof.wrt
     report = check(original, sample, Hooks(), **parts)  # within the limits that hold already
     return bounded(report, bounds, found.values)
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.errors import InputError
 from onnxgrad.grad.autocast import widened
 from onnxgrad.grad.checking.differences import compare, directions
 from onnxgrad.grad.checking.further_inputs import FurtherInputs
@@ -35,7 +35,9 @@ from onnxgrad.grad.checking.looks import Directional, along_gradients
 from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
+from onnxgrad.grad.checking.same_outputs import same_function, same_outputs, whose_fault
 from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
+from onnxgrad.grad.checking.zero_reasons import explained
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.derivatives.casadi import KINDS, seed_sizes
 from onnxgrad.grad.derivatives.derivative import Derivative
@@ -43,12 +45,14 @@ from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.prepare import Adjoint
 from onnxgrad.grad.targets import Target, find_targets, with_parts
 from onnxgrad.grad.weights.folded import folded_note
-from onnxgrad.grad.wrt import Wrt
+from onnxgrad.grad.wrt import Wrt, entries_of
+from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files, opened
 from onnxgrad.ir.types import SequenceType, numpy_dtype
+from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import BRANCHES
 from onnxgrad.verify.feeds.generate import bound_by, feeds_for
 from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of
@@ -56,9 +60,8 @@ from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
 
-# the target itself may be off by this many times the tolerance, because a model that rounds values
-# or selects elements amplifies rounding
-_SAME, _LARGEST = 1000, 0.5
+# of the seconds that are left, those in which all values are judged
+_PART_OF_REST = 0.5
 # numbers for counts: the reference sums up what all runs of one count reach
 _COUNTS = itertools.count()
 
@@ -85,11 +88,14 @@ def check_gradient(
     *,
     adjoint: Adjoint = "auto",
     parts: Sequence[Program] = (),
+    asked: Wrt | bool = True,
     **options: Any,
 ) -> GradientReport:
     """Checks a gradient numerically in random directions, as `onnxgrad.check_gradient` describes.
 
-    parts: programs that run one after the other in place of the gradient graph.
+    parts: programs that run one after the other in place of the gradient graph. asked: the user's
+    own `wrt`, if `wrt` is a choice among its values (True: `wrt` itself). What it names has to be
+    judged.
 
     options: the fields of `Conditions`, and the other fields of `GradientRequest`.
     """
@@ -106,11 +112,14 @@ def check_gradient(
         notes = (*found.notes, *folded_note(files.load(source), found.values))
         found = replace(found, notes=notes)
         check = _GradientCheck(source, files, source, found, wrt, how, found.stops, sequences)
+        own = wrt if asked is True else asked or None
+        check.named = {*entries_of(own, found.values)}
         if options.get("autocast") and how.provider == "cpu":
             check.graph = files.proto(widened(found.program))
         if parts:
             models = [files.proto(part) for part in parts]
             check.run = partial(_in_turn, check.run, check.graph, models)
+            check.shared = []
         return check.report()
 
 
@@ -155,6 +164,13 @@ class Check(ABC):
             self.files.load(self.forward), self.wrt, found.values, found.targets, self.stops
         )
         self.dtypes = coarsest_on_the_way(found.program, found.results)
+        # values that the user asked for by name
+        self.named: Collection[str] = ()
+        # outputs of the graph that are the model's own, unless their draws differ from run to run
+        own = {v.name for v in self.source.graph.output} - {*found.results.values()}
+        drawn = RANDOM & {node.op_type for node in model_nodes(self.source)}
+        outputs = () if drawn else found.program.main.outputs
+        self.shared = [v.name for v in outputs if v.name in own and v.name not in found.targets]
 
     @abstractmethod
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
@@ -207,8 +223,15 @@ class Check(ABC):
             zeros={c.name for c in checks if c.zero and c.name in reaching},
         ).checks()
         checks = [further.get(c.name, c) if self.is_right(c) else c for c in checks]
+        if found.kind == "gradient":
+            checks = explained(self, checks, feeds, reaching, how.seed)
         values = (
-            replace(c, unreachable=c.name not in reaching, allowed=c.name in how.allow_empty)
+            replace(
+                c,
+                unreachable=c.name not in reaching,
+                allowed=c.name in how.allow_empty,
+                asked=c.name in self.named,
+            )
             for c in checks
         )
         limits = [*self.limits.values(), *(c.tolerance or 0.0 for c in checks)]
@@ -254,6 +277,8 @@ class _GradientCheck(Check):
         norms = (float(np.linalg.norm(flat(g))) for g in gradients.values())
         largest = max(filter(np.isfinite, norms), default=0.0)
         for name in [*gradients]:
+            share = current().left() * _PART_OF_REST / len(gradients)
+            where = replace(where, until=time.monotonic() + share)
             g, values = flat(gradients.pop(name)), flat(base[name])
             size = float(max(values.max(initial=0.0), -values.min(initial=0.0)))
             lines = [Line(where, probe.deltas[name], v, size) for v in directions(rng, g)]
@@ -290,6 +315,14 @@ class _GradientCheck(Check):
         moves = moves or {n: np.asarray(rng.standard_normal(g.shape)) for n, g in gradients.items()}
         return along_gradients(onto, gradients, moves)
 
+    def _in_float64(
+        self, given: Mapping[str, Any], feeds: Mapping[str, Any], outputs: Sequence[str]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns outputs of the graph, and those of the model."""
+        pairs = ((self.graph, given), (self.source, feeds))
+        first, second = (Float64(self.files.runnable(m)).run(f, outputs=outputs) for m, f in pairs)
+        return first, second
+
     def _gradients(
         self, feeds: Mapping[str, Any], given: Mapping[str, Any], base: Mapping[str, Any]
     ) -> dict[str, Any]:
@@ -297,12 +330,17 @@ class _GradientCheck(Check):
         found = self.found
         shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
         try:
-            results = self.run(self.graph, given, outputs=[*found.results.values(), *shown])
+            wanted = [*found.results.values(), *shown, *self.shared]
+            results = self.run(self.graph, given, outputs=wanted)
+            own = self.run(self.source, feeds, outputs=self.shared) if self.shared else {}
         except RunFailed as error:
-            raise _whose_fault(error, lambda: self.run(self.source, feeds)) from error
+            raise whose_fault(error, lambda: self.run(self.source, feeds)) from error
         rough = self.how.tolerance or TOLERANCES[coarsest(found.program)]
         for t in shown:
-            _same_function(t, results[t], base[self.probe.outputs[t]], rough)
+            same_function(t, results[t], base[self.probe.outputs[t]], rough)
+        if own:
+            both = partial(self._in_float64, given, feeds)
+            same_outputs({n: results[n] for n in self.shared}, own, rough, both)
         return {n: results[out] for n, out in found.results.items()}
 
 
@@ -370,42 +408,6 @@ def where_finite(
     answers = ((feeds, reference.run(unmoved(feeds))) for feeds in choices)
     first = next(answers)
     return next((answer for answer in chain([first], answers) if finite(answer[1])), first)
-
-
-def _whose_fault(error: RunFailed, again: Callable[[], object]) -> OnnxgradError:
-    """Returns the error to raise if onnxruntime refused the gradient graph: an InputError if it
-    also refuses the model, which `again` runs.
-    """
-    try:
-        again()
-    except RunFailed as refused:
-        if refused.stage in ("load", "run"):
-            return InputError(f"the model itself does not run on these inputs: {refused.reason}")
-    if error.stage not in ("load", "run"):
-        return error  # a limit was reached, which the error names
-    return NotProved(
-        "the gradient, our result, does not run in onnxruntime, though the model does: "
-        f"{error.reason}; please report it with the model"
-    )
-
-
-def _same_function(target: str, value: Any, expected: Any, limit: float) -> None:
-    """Raises NotProved if onnxruntime and the reference compute different values of a target:
-    differences of the one then say nothing about gradients of the other.
-    """
-    a, b = np.asarray(value).astype(np.float64), np.asarray(expected).astype(np.float64)
-    size = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-    if a.shape == b.shape:
-        off = float(np.abs((a - b)[np.isfinite(a) & np.isfinite(b)]).max(initial=0.0))
-        if off <= min(_SAME * limit, _LARGEST) * size:
-            return
-        what = f"values {off:.1e} apart, of at most {size:.1e}"
-    else:
-        what = f"shapes {a.shape} and {b.shape}"
-    raise NotProved(
-        f"onnxruntime and the float64 reference compute another '{target}' ({what}): differences "
-        "of the one say nothing about the gradient of the other"
-    )
 
 
 def _adjoint(

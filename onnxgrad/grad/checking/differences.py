@@ -13,6 +13,7 @@ import numpy as np
 from onnxgrad.grad.checking.line import QUICK, STEP, Line, Slope, no_slope_beside, smooth_elements
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, Mask
+from onnxgrad.wording import counted
 
 DIRECTIONS = 4
 # elements from which on the directions of a value are not kept
@@ -113,6 +114,10 @@ def compare(
     if not np.isfinite(g).all():
         return _not_finite(name, g, lines[0], limit), []
     trials = _tried(g, lines, limit)
+    if len(trials) < len(lines):  # no time for kinks either
+        check = verdict(name, trials, limit)
+        words = f"in {counted(len(trials), 'direction')} for lack of time"
+        return replace(check, why=words if check.judged else check.why), trials
     kinked = next((t for t in trials if t.kinked), None)
     if kinked is None or any(t.off for t in trials):
         return verdict(name, trials, limit), trials
@@ -145,6 +150,8 @@ def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
     for line in lines:
         found.append(_trial(g, line, limit, found[0] if found else None))
         line.release()
+        if line.at.late:
+            break
     return on_one_scale(found)
 
 
@@ -201,7 +208,7 @@ def _beside_kinks(
     before = verdict(name, trials, limit)
     if not has_kink(np.ones(g.shape, bool)):
         return before, list(trials)
-    smooth = smooth_elements(values, has_kink)
+    smooth = smooth_elements(values, has_kink, lambda: at.at.late)
     if smooth is None:
         why = "elements are on kinks, at too many values"
         return replace(before, error=0.0, judged=False, why=why), list(trials)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -60,7 +61,8 @@ class Place:
     """The point at which differences are taken.
 
     feeds: the feeds of the probe with nothing moved. weights: the weights of its targets. base: the
-    values of the targets there. noise: how far rounding in float64 moves their weighted sum.
+    values of the targets there. noise: how far rounding in float64 moves their weighted sum. until:
+    the time.monotonic after which a value is judged by what is known of it.
     """
 
     reference: Float64
@@ -70,6 +72,12 @@ class Place:
     noise: float
     # marks runs in which a single value moves: the reference computes everything else only once
     mark: tuple[int, int] = field(default_factory=lambda: (os.getpid(), next(_MARKS)))
+    until: float = float("inf")
+
+    @property
+    def late(self) -> bool:
+        """Whether the time for a value is up."""
+        return time.monotonic() > self.until
 
 
 def spot(
@@ -203,6 +211,8 @@ class Line:
             if found.doubt <= _AGREE * max(allowed, part * abs(found.value)):
                 return found
             tried.append(found)
+            if self.at.late:
+                break
             if not only and len(tried) == 1:
                 factors = _LARGER if found.why == TOO_SMALL else SHRINK[1:]
                 todo = [f * self.step for f in (1.0, *factors) if f * self.step != h]
@@ -272,8 +282,11 @@ _TRIES = 32
 _LOOKED_AT = 4
 
 
-def smooth_elements(values: Flat, has_kink: Callable[[Mask], bool]) -> Mask | None:
-    """Returns the elements without a kink; None if `_TRIES` sets do not show which those are.
+def smooth_elements(
+    values: Flat, has_kink: Callable[[Mask], bool], late: Callable[[], bool] = lambda: False
+) -> Mask | None:
+    """Returns the elements without a kink; None if `_TRIES` sets do not show which those are, or if
+    it is `late`.
 
     has_kink: returns whether the two slopes differ if only these elements move. Elements of equal
     value count as one, because most kinks lie at a number: 0 or a bound.
@@ -283,7 +296,7 @@ def smooth_elements(values: Flat, has_kink: Callable[[Mask], bool]) -> Mask | No
     smooth = np.zeros(values.shape, bool)
     ranges = [(0, len(distinct))]
     for tries, (start, end) in enumerate(ranges):  # halves are added while it is walked
-        if tries == _TRIES:
+        if tries == _TRIES or late():
             return None
         among: Mask = (group >= start) & (group < end)
         if not has_kink(among):

@@ -16,6 +16,8 @@ from onnxgrad.wording import counted, first_of, option, text_html, told_apart
 _NAMED = 5
 # the reason if rounding hides a value's gradient
 TOO_SMALL = "too small to judge"
+# the reason if both are 0 at all inputs tried, and no operator explains it
+HIDDEN = "0 = 0 at all inputs tried"
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class ValueCheck(Plain):
 
     judged: whether the two could be compared. why: the reason if not, or a remark. unreachable: no
     path leads from the value to the target, so 0 is right. allowed: the user accepts 0 = 0.
-    tolerance: the largest error allowed, None for the report's.
+    asked: the user named it. tolerance: the largest error allowed, None for the report's.
     """
 
     json_keys = "name gradient difference error judged why zero unreachable tolerance"
@@ -39,6 +41,7 @@ class ValueCheck(Plain):
     unreachable: bool = False
     allowed: bool = False
     tolerance: float | None = None
+    asked: bool = False
 
     @property
     def zero(self) -> bool:
@@ -49,7 +52,8 @@ class ValueCheck(Plain):
     def remark(self) -> str:
         """The remark in a table beside the value."""
         if self.zero:
-            return "0: no path to the target" if self.unreachable else "0 = 0"
+            words = f"0 = 0 ({self.why})" if self.why else "0 = 0"
+            return "0: no path to the target" if self.unreachable else words
         return "" if self.judged and math.isfinite(self.error) and not self.why else self.why
 
 
@@ -96,6 +100,12 @@ class GradientReport(Plain):
         """The reason if nothing is proved; empty if something is."""
         open_values = [v for v in self.values if not v.unreachable and not v.allowed]
         judged = [v for v in open_values if v.judged]
+        hidden = [v for v in open_values if v.asked and v.why == HIDDEN]
+        if hidden:
+            return (
+                f"the gradient and the differences of {_listed(hidden)} are 0 at all inputs tried, "
+                f"and no operator explains it: {_remedy(hidden[0].name)}"
+            )
         if not open_values or any(not v.zero for v in judged):
             return ""
         if not judged:
@@ -103,11 +113,9 @@ class GradientReport(Plain):
                 "no value could be judged "
                 f"({'; '.join(f'{v.name!r}: {v.why}' for v in open_values[:_NAMED])})"
             )
-        name = judged[0].name
         return (
-            f"every gradient and every difference is 0 ({_listed(judged)}): pass other values with "
-            f"{option('--input or --seed', 'inputs= or seed=')}, or accept it with "
-            f"{option(f'--allow-empty {name}', f'allow_empty=[{name!r}]')}"
+            f"every gradient and every difference is 0 ({_listed(judged)}): "
+            f"{_remedy(judged[0].name)}"
         )
 
     @property
@@ -138,7 +146,7 @@ class GradientReport(Plain):
         zeros = [v for v in self.values if v.zero and not v.unreachable]
         absent = [v for v in self.values if v.zero and v.unreachable]
         tail = "".join(f", {_skipped(why, values)}" for why, values in skipped.items())
-        tail += f", 0 = 0 for {_listed(zeros)}" if zeros else ""
+        tail += f", 0 = 0 for {first_of([_explained(v) for v in zeros], _NAMED)}" if zeros else ""
         tail += f", no path to the target from {_listed(absent)}" if absent else ""
         tail += f", {', '.join(self.untaken)}" if self.untaken else ""
         count = sum(v.judged for v in self.values)
@@ -158,6 +166,18 @@ def _skipped(why: str, values: list[ValueCheck]) -> str:
     if why == TOO_SMALL:
         return f"{why}: {_listed(values)}"
     return f"{len(values)} not judged ({_listed(values)}: {why})"
+
+
+def _remedy(name: str) -> str:
+    """Returns the options that accept or avoid a zero."""
+    return (
+        f"pass other values with {option('--input or --seed', 'inputs= or seed=')}, or accept it "
+        f"with {option(f'--allow-empty {name}', f'allow_empty=[{name!r}]')}"
+    )
+
+
+def _explained(value: ValueCheck) -> str:
+    return f"{value.name} ({value.why})" if value.why else value.name
 
 
 def _listed(values: list[ValueCheck]) -> str:

@@ -94,4 +94,5 @@ def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
         provider=options.provider,
         dims=options.dims,
         form=options.form,
+        asked=False,  # a sample of the weights
     )
