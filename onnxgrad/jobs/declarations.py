@@ -92,7 +92,7 @@ class OptimizeOptions(Proof):
     )
     fix_dims: Sizes | None = option(
         None,
-        "replace a symbolic dimension by a fixed size in the output model (--dim: in the "
+        "replace a symbolic dimension of inputs by a fixed size in the output model (--dim: in the "
         "proof only)",
         flag="--fix-dim",
         metavar="NAME=SIZE",

@@ -55,13 +55,15 @@ def ci_parts(report: CiReport, verbose: bool = False) -> Iterator[Part]:
             yield from lines
 
 
-def models_table(report: CiReport, *, seconds: bool = True) -> Table:
-    """Returns a row for each model, the worst first; with `seconds`, also the time of each."""
+def models_table(report: CiReport, *, page: bool = False) -> Table:
+    """Returns a row for each model, the worst first, with the time of each; on a page, with the
+    first reason for its status instead.
+    """
     ratios = {m.name: m.result.latency for m in report.models if m.result and m.result.latency}
     exact = any(m.exact is not None for m in report.models)
-    optional = {">exact": exact, ">latency": bool(ratios), ">time": seconds}
+    optional = {">exact": exact, ">latency": bool(ratios), ">time": not page, "why": page}
     names = ["status", "model", ">nodes", ">size", ">worst", "checks"]
-    made = table(*names, *(name for name, there in optional.items() if there))
+    made = table(*names, *(name for name, there in optional.items() if there), spare=_SPARE)
     for name in () if report.updating else report.gone:
         made.add_row(cell("gone", _REFUSED), cell(name), *[""] * (len(made.columns) - 2))
     for m in report.worst_first:
@@ -74,9 +76,26 @@ def models_table(report: CiReport, *, seconds: bool = True) -> Table:
             legs_text(m),
             *([line("" if m.exact is None else m.exact.ratio)] if exact else []),
             *([line(ratio)] if ratios else []),
-            *([seconds_text(m.seconds) if m.seconds else ""] if seconds else []),
+            _why(m) if page else seconds_text(m.seconds) if m.seconds else "",
         )
     return made
+
+
+# columns of the table of models that a narrow terminal leaves out, the first first
+_SPARE = (">time", "checks", ">exact", ">latency", ">size", ">worst", ">nodes")
+
+
+def _why(model: ModelOutcome) -> Text:
+    """Returns the first reason for the status of a model, and the number of the others."""
+    changed = model.input_changes or model.changes
+    reasons = [_change(change, "") for change in changed]
+    reasons += [cell(str(found), "yellow") for found in model.lints]
+    if model.error:
+        reasons.insert(0, cell(model.error, "red"))
+    if not reasons:
+        return line("")
+    more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    return reasons[0] + line(more, "dim")
 
 
 def _of_lock(report: CiReport) -> Iterator[Text]:

@@ -7,7 +7,7 @@ the parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -50,6 +50,8 @@ class Table:
     title: str = ""
     rows: list[tuple[Text | str, ...]] = field(default_factory=list)
     sections: set[int] = field(default_factory=set)  # row counts after which a line is drawn
+    # columns that a narrow terminal leaves out, the first first
+    spare: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.columns = tuple(map(printable, self.columns))
@@ -59,6 +61,13 @@ class Table:
         """Adds a row."""
         self.rows.append(tuple(printable(c) if isinstance(c, str) else c for c in cells))
 
+    def without(self, name: str) -> Table:
+        """Returns the table without a column."""
+        at = self.columns.index(name)
+        rows = [row[:at] + row[at + 1 :] for row in self.rows]
+        columns = self.columns[:at] + self.columns[at + 1 :]
+        return replace(self, columns=columns, rows=rows)
+
     def add_section(self) -> None:
         """Adds a line below the rows so far."""
         self.sections.add(len(self.rows))
@@ -67,9 +76,14 @@ class Table:
 Part: TypeAlias = Text | Table | str
 
 
-def table(*columns: str, title: str = "", rows: Iterable[Sequence[Text | str]] = ()) -> Table:
-    """Returns a table with these columns and rows."""
-    made = Table(columns, title)
+def table(
+    *columns: str,
+    title: str = "",
+    rows: Iterable[Sequence[Text | str]] = (),
+    spare: Iterable[str] = (),
+) -> Table:
+    """Returns a table with these columns and rows; those of `spare` that it has may be left out."""
+    made = Table(columns, title, spare=tuple(name for name in spare if name in columns))
     for row in rows:
         made.add_row(*row)
     return made

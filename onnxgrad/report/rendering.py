@@ -149,7 +149,9 @@ def rich_of(part: Part) -> rich.console.RenderableType:
 
 
 class _Fitting:
-    """A table if it fits, else its rows one below the other."""
+    """A table if it fits, without some of its spare columns if need be, else its rows one below the
+    other.
+    """
 
     def __init__(self, part: Table) -> None:
         self.part = part
@@ -157,11 +159,13 @@ class _Fitting:
     def __rich_console__(
         self, _: rich.console.Console, options: rich.console.ConsoleOptions
     ) -> rich.console.RenderResult:
-        widths = widths_of(self.part, options.max_width)
+        part, spare = self.part, list(self.part.spare)
+        while (widths := widths_of(part, options.max_width)) is None and spare:
+            part = part.without(spare.pop(0))
         if widths is None:
             yield from map(rich_of, blocks(self.part))
         else:
-            yield _rich_table(self.part, widths)
+            yield _rich_table(part, widths)
 
 
 def _rich_table(part: Table, widths: list[int]) -> rich.table.Table:

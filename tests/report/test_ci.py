@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from xml.etree import ElementTree
 
+from rich.console import Console
+
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
-from onnxgrad.report.ci import annotation_lines, junit
+from onnxgrad.jobs.lint import Finding
+from onnxgrad.report.ci import annotation_lines, junit, models_table
+from onnxgrad.report.rendering import rich_of
 
 HOSTILE = 'a"<b>&\x00\x1b[31m]]>\ud800'
 
@@ -84,3 +89,26 @@ def test_no_name_makes_a_command_of_its_own(tmp_path: Path) -> None:
     assert "\n" not in line and "\r" not in line and "\x1b" not in line
     assert line.startswith(r"::error file=a%2Cb%3Ac\n\x3a%3Aerror%3A%3Ad%250A.onnx,title=")
     assert "100 %25" in line
+
+
+def test_the_row_of_a_page_says_why() -> None:
+    """What changed first, else the error, else a lint; on a narrow terminal the verdict stays."""
+    changed, linted = (
+        outcome("models/of/a/long/name/a.onnx", "changed"),
+        outcome("b.onnx", "passed"),
+    )
+    changed.changes = (Change("MatMul", 72, 70), Change("nodes", 9, 8))
+    linted.lints = (Finding("nan-weights", "warn", "NaN in weight 'w'"),)
+    models = (changed, linted, outcome("c.onnx", "failed", "9 nodes"), outcome("d.onnx", "passed"))
+    report = CiReport("r.toml", models, "r.lock.json")
+    rows = {str(row[1]): str(row[-1]) for row in models_table(report, page=True).rows}
+    assert list(rows.values()) == [
+        "9 nodes",
+        "MatMul: 72 → 70 and 1 more",
+        "warning: NaN in weight 'w' [nan-weights]",
+        "",
+    ]
+    assert "why" not in models_table(report).columns
+    file = io.StringIO()
+    Console(file=file, width=60, color_system=None).print(rich_of(models_table(report)))
+    assert file.getvalue().split()[:2] == ["status", "model"]

@@ -80,6 +80,22 @@ def test_plain() -> None:
     assert plain([]) == "" and plain([line("a")]) == "a"
 
 
+def test_a_narrow_terminal_leaves_spare_columns_out() -> None:
+    """In their order, as many as do not fit; the rows stand one below the other only then."""
+    made = table("status", "model", ">nodes", "checks", spare=("checks", ">nodes"))
+    made.add_row("changed", "models/encoder.onnx", "1,204 → 1,002", "float64, onnxruntime")
+
+    def shown(width: int) -> list[str]:
+        Console(file=(file := io.StringIO()), width=width, color_system=None).print(rich_of(made))
+        return [text.rstrip() for text in file.getvalue().splitlines()]
+
+    assert shown(100)[0].split() == ["status", "model", "nodes", "checks"]
+    assert shown(50)[0].split() == ["status", "model", "nodes"]
+    assert [*shown(40)[0].split(), len(shown(40))] == ["status", "model", 3]
+    assert shown(20)[0] == "changed" and "checks:" in "".join(shown(20))
+    assert made.columns[-1] == "checks" and len(made.rows[0]) == 4
+
+
 def test_colour() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, color_system="standard", width=80)

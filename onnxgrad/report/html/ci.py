@@ -55,7 +55,7 @@ def _overview(found: CiReport) -> dict[str, Any]:
         tone = "plain" if m.ok else "bad"
         noted(answer, (f"{m.name}: {text}" for text in (m.input_summary, m.error) if text), tone)
     cards = [card(status, number(count)) for status, count in found.counts.items()]
-    models = table_section("Models", models_table(found, seconds=False))
+    models = table_section("Models", models_table(found, page=True))
     return report_data("ci", found.recipe, answer, cards, [models])
 
 

@@ -327,6 +327,11 @@ def test_every_model_of_ci_is_in_the_list_on_a_phone(
     models = tuple(ModelOutcome(f"models/{i}/a-model-of-some-name.onnx") for i in range(40))
     go(browser, written(tmp_path / "ci.html", ci_page(CiReport("r.toml", models, "r.lock"))), 400)
     assert browser.run("document.querySelectorAll('.models button').length") == 41
+    tops = (
+        "['.verdict', '.models'].map((s) => document.querySelector(s).getBoundingClientRect().top)"
+    )
+    verdict, models = browser.run(tops)
+    assert verdict < models
     assert (
         browser.run(
             "(({clientHeight, scrollHeight, lastChild}) => scrollHeight - clientHeight + (lastChild.getBoundingClientRect().right > innerWidth))(document.querySelector('.models'))"

@@ -19,11 +19,11 @@
       if (start) starts.push(start);
       return h("section", { class: `of-${section.kind}` }, h("h2", {}, section.title), section.note && h("p", { class: "hint" }, section.note), element);
     });
-    page.replaceChildren(...choice(shown), report.summary(shown), ...sections, footer());
+    page.replaceChildren(report.summary(shown), ...choice(shown), ...sections, footer());
     for (const start of starts) start();
   };
 
-  // For several models: a table in the given order, the worst first.
+  // For several models: buttons in the given order, the worst first, below the verdict.
   const choice = (shown) => (data.reports.length < 2 ? [] : [h("nav", { class: "models", "aria-label": "models" }, data.reports.map((r) =>
     h("button", { type: "button", class: r.verdict.tone, "aria-current": r === shown ? "page" : false, onclick: () => show(r) },
       h("span", { class: "dot", "aria-hidden": "true" }), report.code(r.title), h("span", { class: "hint" }, r.verdict.word))))]);
