@@ -21,10 +21,10 @@ from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import optimize as driver
 from onnxgrad.jobs import reduce as reducing
 from onnxgrad.jobs.ci import run as pipeline
+from onnxgrad.jobs.ci.declarations import CiOptions
 from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.declarations import (
     BenchOptions,
-    CiOptions,
     ConvertOpsetOptions,
     DiffOptions,
     Float16Options,
@@ -212,7 +212,7 @@ def ci(*, options: CiOptions) -> CiReport:
     lock, and writes the results that pass.
 
     Returns a report. A model that is refused is in the report and raises nothing; an older result
-    in its place is removed. `update` writes the lock if every model passes. `models`, `out` and
+    in its place is removed. `update` writes the models that pass into the lock. `models`, `out` and
     `lock` replace those keys of the recipe; paths are relative to its folder. `jobs` is the number
     of processes. Raises InputError for a recipe, a lock or a place that cannot be used, before any
     work.

@@ -8,6 +8,7 @@ from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.declarations import Edits
+from onnxgrad.jobs.declarations import Half
 from onnxgrad.jobs.declarations import Other
 from onnxgrad.jobs.gradient_declarations import Checkpoints
 from onnxgrad.jobs.gradient_declarations import LossLike
@@ -66,6 +67,8 @@ def optimize(
     join: Other | None = None,
     before: Edits | None = None,
     after: Edits | None = None,
+    float16: Half = False,
+    metadata: Mapping[str, str] | None = None,
     lift: bool | Names = False,
     lint: Lints | None = None,
     max_rewrites: Count | None = None,
@@ -192,6 +195,9 @@ def ci(
     recipe: str | os.PathLike[str] | None = None,
     *,
     update: bool = False,
+    only: Names = (),
+    all: bool = False,
+    prune: bool = False,
     record: bool = False,
     jobs: Several = 1,
     dask: Text | None = None,

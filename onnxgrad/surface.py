@@ -52,10 +52,10 @@ from onnxgrad.jobs.fixed_dims import fix_dims
 from onnxgrad.jobs.growth import Grown
 from onnxgrad.jobs.inspection.contents import Summary, Weights, weights
 from onnxgrad.jobs.inspection.differences import Diff
-from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.jobs.place import PlacedModel
 from onnxgrad.jobs.reduce import ReducedModel
+from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.limits import LimitReached
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register

@@ -168,7 +168,7 @@ def test_functions_are_proved_too() -> None:
 
 def test_a_wrong_law_is_found_in_a_program_and_in_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bisecting reads the model again and again."""
-    from onnxgrad.jobs import optimize as module
+    from onnxgrad.jobs import rewriting as module
 
     def broken(pipeline: Any, program: Program, trace: Any, *told: Any) -> list[Any]:
         (relu,) = [b for b in program.main.bindings if b.op == "Relu"]

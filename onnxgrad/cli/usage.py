@@ -87,7 +87,7 @@ COMMANDS: dict[str, Command] = {
     "ci": Command(
         "optimise and prove every model of a recipe, check its requirements, compare with the lock",
         (("ci", "every model of onnxgrad.toml"),
-         ("ci --update --jobs 2", "two models at once; write the lock if all pass")),
+         ("ci --update --jobs 2", "two models at once; accept the results that pass")),
         (
             reads("config", nargs="?", metavar="CONFIG", help="the recipe (default: onnxgrad.toml, "
                 "or [tool.onnxgrad] of pyproject.toml, in this folder)"),
@@ -103,7 +103,7 @@ COMMANDS: dict[str, Command] = {
                 "each model that failed or changed; GitHub shows it beside the file (default: if "
                 "GITHUB_ACTIONS is true)"),
         ),
-        "declarations.CiOptions",
+        "ci.declarations.CiOptions",
         # the recipe's `out` may be where a report goes too: places are checked when it is there
         defaults=(("makes_folders", True),),
     ),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.declared import REQUIRED, Declaration, option
+from onnxgrad.jobs.declared import REQUIRED, option
 from onnxgrad.jobs.groups import (
     Count,
     Limits,
@@ -25,9 +25,7 @@ from onnxgrad.jobs.groups import (
     Running,
     Seconds,
     Seed,
-    Several,
     Sizes,
-    Text,
     Word,
 )
 from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, OpenBatchOptions
@@ -39,11 +37,37 @@ if TYPE_CHECKING:
     from onnxgrad.passes.user_laws import Law
 
 FINITE = sys.float_info.max
+
+
 # parts of recipes that are jobs of their own
+@dataclass(frozen=True, kw_only=True)
+class Float16Options(Proof):
+    job: ClassVar[str] = "float16"
+    words: ClassVar[Mapping[str, str]] = {"BOUNDS": FLOAT16_BOUND}
+
+    keep: Names = option(
+        (),
+        "keep this node, value or operator (a name or glob) in float32, in addition to values "
+        "beyond 65504 or that need more digits; auto: search for the nodes that must stay so that "
+        "the proof passes, and keep the scores of TopK and NonMaxSuppression",
+        metavar="NAME",
+    )
+    convert: Names = option(
+        (),
+        "convert this node, value or operator even if its kind usually stays in float32 (sums, "
+        "powers, positions); --keep has precedence",
+        metavar="NAME",
+    )
+    io: bool = option(False, "convert inputs and outputs to float16 too")
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
 OPEN, JOIN = PartOf(OpenBatchOptions), PartOf(JoinOptions, "model")
 EDIT = PartOf(EditOptions, open_batch=OPEN)
 Edits: TypeAlias = Annotated[Mapping[str, Any], EDIT]
 Other: TypeAlias = Annotated[Mapping[str, Any], JOIN]
+HALF = PartOf(Float16Options, also=("atol", "rtol", "metric"), or_true=True)
+Half: TypeAlias = Annotated[bool | Mapping[str, Any], HALF]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +120,7 @@ class OptimizeOptions(Proof):
         "proof only)",
         flag="--fix-dim",
         metavar="NAME=SIZE",
-        toml=None,
+        toml="fix_dim",
     )
     infer_shapes: bool = option(
         False,
@@ -122,6 +146,15 @@ class OptimizeOptions(Proof):
         "edits of the interface of the result, after the passes and their proof",
         flag=None,
         file="read",
+    )
+    float16: Half = option(
+        False,
+        "convert the result of the passes as `float16` does: true, or a table of keep, convert, "
+        "io, and the bounds of its proof: atol, rtol, metric",
+        flag=None,
+    )
+    metadata: Mapping[str, str] | None = option(
+        None, "entries to set in the metadata of the result", flag=None
     )
     lift: bool | Names = option(
         False,
@@ -244,28 +277,6 @@ class VerifyOptions(Proof):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Float16Options(Proof):
-    job: ClassVar[str] = "float16"
-    words: ClassVar[Mapping[str, str]] = {"BOUNDS": FLOAT16_BOUND}
-
-    keep: Names = option(
-        (),
-        "keep this node, value or operator (a name or glob) in float32, in addition to values "
-        "beyond 65504 or that need more digits; auto: search for the nodes that must stay so that "
-        "the proof passes, and keep the scores of TopK and NonMaxSuppression",
-        metavar="NAME",
-    )
-    convert: Names = option(
-        (),
-        "convert this node, value or operator even if its kind usually stays in float32 (sums, "
-        "powers, positions); --keep has precedence",
-        metavar="NAME",
-    )
-    io: bool = option(False, "convert inputs and outputs to float16 too")
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
-
-
-@dataclass(frozen=True, kw_only=True)
 class InspectOptions(Limits):
     job: ClassVar[str] = "inspect"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
@@ -365,89 +376,3 @@ class PlaceOptions(Limits):
 
 
 # ---- recipes ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gates(Declaration):
-    """Requirements of a recipe, and how `onnxgrad ci` measures them."""
-
-    require: Mapping[str, Any] | None = option(
-        None, "requirements of the result; see below", flag=None
-    )
-    allow_unproved: bool = option(
-        False, "let `onnxgrad ci` accept a result that was not proved", flag=None
-    )
-    tolerance: Annotated[float, Range(0, FINITE)] | None = option(
-        None,
-        "the largest difference that is accepted, in addition to the proof's tolerance",
-        flag=None,
-        toml="verify.tolerance",
-    )
-    expect: Text | None = option(
-        None,
-        "samples for `onnxgrad ci`: an .npz with inputs and the outputs that results must have; "
-        "{name} and {folder} are the model's, as in `out`",
-        flag=None,
-        toml="verify.expect",
-    )
-    expect_within: Annotated[float, Range(0, FINITE)] = option(
-        1e-3,
-        "how far an output may move from the samples, as a share of its largest value",
-        flag=None,
-        toml="verify.expect_within",
-    )
-    bench: bool = option(
-        False, "measure latency even if no requirement needs it", flag=None, toml="bench.run"
-    )
-    bench_seconds: Seconds = option(2.0, "seconds for each model", flag=None, toml="bench.seconds")
-    bench_rounds: Annotated[int, Range(1)] = option(
-        20, "rounds over all models", flag=None, toml="bench.rounds"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CiOptions(Declaration):
-    """Options with a key are the keys of the table `ci` in a recipe."""
-
-    job: ClassVar[str] = "ci"
-
-    recipe: str | os.PathLike[str] | None = option(
-        None,
-        "the recipe (default: onnxgrad.toml, or [tool.onnxgrad] of pyproject.toml, in this folder)",
-        flag=None,
-        toml=None,
-        positional=True,
-        file="read",
-    )
-    update: bool = option(False, "write a new lock if every model passes", toml=None)
-    record: bool = option(
-        False,
-        "with --update: write the samples that verify.expect names, from the accepted results",
-        toml=None,
-    )
-    jobs: Several = option(
-        1, "number of models to process at once (default: 1)", metavar="N", toml=None
-    )
-    dask: Text | None = option(
-        None,
-        "send the models to the workers of a Dask cluster, by the address of its scheduler "
-        "(tcp://HOST:8786); the workers must see the same files under the same names",
-        metavar="ADDRESS",
-        toml=None,
-    )
-    keep_going: bool = option(False, "continue after a model that fails", toml=None)
-    models: list[Text] | None = option(None, "globs of models; !GLOB excludes models", flag=None)
-    out: Text | None = option(
-        None, "where results are written: a folder, or a pattern with {name}", flag=None
-    )
-    lock: Text | None = option(None, "the lock file to compare results with", flag=None)
-    plugins: Names = option(
-        (),
-        "Python files with rules, families, passes or gradient rules, which each process runs",
-        flag=None,
-        toml=None,
-        file="read",
-    )
-    custom_ops: Names = option(
-        (), "libraries of custom operators for onnxruntime", flag=None, toml=None, file="read"
-    )

@@ -23,12 +23,13 @@ from onnxgrad.ir.protobufs import copy_of, every_node, stats_of, tensor_of
 from onnxgrad.ir.renaming import rename_values, symbols, value_names
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
-from onnxgrad.jobs.declarations import EDIT, JOIN, OPEN, OptimizeOptions
+from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, OptimizeOptions
 from onnxgrad.jobs.extract import remove_what_served
 from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.groups import of_known
 from onnxgrad.jobs.join import join
 from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
+from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions, OpenBatchOptions
@@ -330,7 +331,9 @@ def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -
 
 
 def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
-    """Edits and splits the result of the passes. Raises InputError and NotProved."""
+    """Converts, edits and splits the result of the passes. Raises InputError and NotProved."""
+    if options.float16 is not False:
+        _halve(options, outcome)
     proof, weights = _proof_of(options), named_inputs(outcome.program, options.lift)
     if options.after is not None and has_edits(options.after):
         after: EditOptions = EDIT.options(options.after)
@@ -343,6 +346,8 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
     opened = _opened(outcome.program, options, options.after, "after", outcome)
     if opened is not outcome.program:
         outcome.changed = opened
+    if options.metadata:
+        set_metadata(outcome.program, options.metadata, (), {})
     if options.lift is not False:
         settings = LiftOptions.from_settings({**proof, "weights": weights})
         divided = lift(outcome.program, settings, Hooks(), paying=True)
@@ -350,6 +355,21 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
         once, each = (counted(nodes, "node") for nodes in parts)
         outcome.prepare = divided.prepare
         outcome.changed = _recorded(outcome, f"{once} once at load, {each} in each run", divided)
+
+
+def _halve(options: OptimizeOptions, outcome: Outcome) -> None:
+    """Converts the result of the passes to float16 and proves that, within bounds of its own."""
+    from onnxgrad.jobs.float16 import float16
+
+    table = options.float16 if isinstance(options.float16, Mapping) else {}
+    with _in_table("float16"):
+        done = float16(outcome.program, HALF.options(table, **_proof_of(options)))
+        if done.error is not None:
+            raise done.error
+    summary = "" if done.report is None else done.report.summary
+    notes = tuple(done.trace.notes)
+    outcome.changes.append(Change("converted to float16 after the passes", notes, summary))
+    outcome.halved, outcome.changed = done, done.program
 
 
 def has_edits(table: Mapping[str, Any] | None) -> bool:

@@ -19,9 +19,9 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.declarations import Float16Options
 from onnxgrad.jobs.float16_search import Float16Search
-from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
 from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
 from onnxgrad.jobs.proving import original_of, runnable
+from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.laws.float16.forms import FAR, LARGEST
 from onnxgrad.laws.float16.keeping import heads
 from onnxgrad.options import providers_of, several

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.limits import current
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.rewrite.trace import Rewrite

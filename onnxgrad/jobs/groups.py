@@ -173,20 +173,32 @@ _OF_A_PROOF = frozenset({"provider", "dims", "feeds", "seed"})
 
 class PartOf:
     """A table of another job's options, without those of its proof. `files` are keys that name a
-    file, which the job receives as an argument; `parts` are tables of further jobs inside it.
+    file, which the job receives as an argument; `also` are options of its proof that the table may
+    have; `parts` are tables of further jobs inside it. `or_true`: true stands for an empty table.
     """
 
-    json = dict[str, Any]
+    json: Any = dict[str, Any]
     what = "a table"
 
-    def __init__(self, job: type[Declaration], *files: str, **parts: PartOf) -> None:
+    def __init__(
+        self,
+        job: type[Declaration],
+        *files: str,
+        also: tuple[str, ...] = (),
+        or_true: bool = False,
+        **parts: PartOf,
+    ) -> None:
         self.job, self.files, self.parts = job, files, parts
+        if or_true:
+            self.json, self.what = bool | dict[str, Any], "true or false or a table"
         proof = {o.name for o in options_of(Proof)} if issubclass(job, Proof) else _OF_A_PROOF
         of_proof = proof | {o.name for o in options_of(Limits)} | {"verify"}
         own = (o.name for o in options_of(job) if o.name not in of_proof)
-        self.known = [*files, *own, *parts]
+        self.known = [*files, *own, *also, *parts]
 
     def check(self, value: Any, where: str) -> Any:
+        if isinstance(value, bool):
+            return value
         for name in value or ():
             if name not in self.known:
                 hint = did_you_mean(name, self.known, f"there are {', '.join(self.known)}")

@@ -78,6 +78,7 @@ class Outcome(Plain):
     search: Mapping[str, Any] | None = None  # of `float16 --keep auto`
     newer: NewerOperators = field(default_factory=NewerOperators)
     given: Program | None = None  # as it was read, if it was changed before the passes
+    halved: Outcome | None = None  # the conversion to float16 after the passes
     changed: Program | None = None  # after the passes and their proof
     prepare: Program | None = None  # the preparation that `lift` split off
     changes: list[Change] = field(default_factory=list)

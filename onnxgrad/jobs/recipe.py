@@ -25,6 +25,9 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that the caller names.
     [tool.onnxgrad.models."unet*.onnx"]   # the options above again, for these models alone, and:
     require = { MatMul = "<=164", "MatMul+Gemm" = "<=200", bytes = "<= -10%" }
 
+    [tool.onnxgrad.models."unet*.onnx".variants.fp16]   # for `onnxgrad ci`: one more result
+    float16 = { rtol = 1e-2 }
+
 `onnxgrad ci` processes the models that the globs find. Only `ci` reads these tables (`onnxgrad
 optimize` has options instead):
 
@@ -46,6 +49,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -58,7 +62,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.atomic_files import text_of
-from onnxgrad.jobs.declarations import CiOptions, Gates, OptimizeOptions
+from onnxgrad.jobs.ci.declarations import CiOptions, Gates
+from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import Option, json_type, keys_of
 from onnxgrad.jobs.edit import is_file
 from onnxgrad.jobs.outcome import Outcome
@@ -93,32 +98,49 @@ _JOINED = ("require", "lint")  # tables of a model that add to the common ones
 
 @dataclass(frozen=True)
 class Recipe:
-    """The flat options for all models, and those for the models that a glob matches. `where` names
-    the file, `ci` are the options of `onnxgrad ci` alone.
+    """The flat options for all models, those for the models that a glob matches, and those of their
+    variants. `where` names the file, `ci` are the options of `onnxgrad ci` alone.
     """
 
     where: str
     common: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ci: Mapping[str, Any] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
-    def of(self, model: str, found_by: Collection[str] = ()) -> dict[str, Any]:
+    def of(self, model: str, found_by: Collection[str] = (), variant: str = "") -> dict[str, Any]:
         """Returns the options for one model: the common ones, then those of every glob that matches
-        its path or file name, or by which it was found.
+        its path or file name, or by which it was found, then those of its variant.
         """
+        tables = [own for p, own in self.models.items() if p in found_by or _means(p, model)]
+        tables += [v[variant] for v in self._variants(model, found_by) if variant in v]
         found = dict(self.common)
-        for pattern, own in self.models.items():
-            if pattern in found_by or _means(pattern, model):
-                joined = {k: {**found.get(k, {}), **own.get(k, {})} for k in _JOINED}
-                found.update(own)
-                found.update((k, table) for k, table in joined.items() if table)
+        for own in tables:
+            joined = {k: {**found.get(k, {}), **own.get(k, {})} for k in _JOINED}
+            if "preset" in own:
+                found.pop("passes", None)
+            found.update(own)
+            found.update((k, table) for k, table in joined.items() if table)
         return found
 
+    def variants_of(self, model: str, found_by: Collection[str] = ()) -> list[str]:
+        """Returns the names of the variants of one model."""
+        return list(dict.fromkeys(name for v in self._variants(model, found_by) for name in v))
+
+    def _variants(
+        self, model: str, found_by: Collection[str]
+    ) -> list[Mapping[str, Mapping[str, Any]]]:
+        return [own for p, own in self.variants.items() if p in found_by or _means(p, model)]
+
     def options(
-        self, model: str, options: OptimizeOptions, found_by: Collection[str] = ()
+        self,
+        model: str,
+        options: OptimizeOptions,
+        found_by: Collection[str] = (),
+        variant: str = "",
     ) -> OptimizeOptions:
         """Returns the options for one model: those of the caller, else the recipe's."""
-        own = self.of(model, found_by)
+        own = self.of(model, found_by, variant)
         found = {OPTIONS[key].name: value for key, value in own.items() if key in OPTIONS}
         if "preset" in options.given:  # of preset and passes, only the one that the caller set
             found.pop("passes", None)
@@ -129,9 +151,9 @@ class Recipe:
             {**mine, **{k: getattr(options, k) for k in options.given}}
         )
 
-    def gates(self, model: str, found_by: Collection[str] = ()) -> Gates:
+    def gates(self, model: str, found_by: Collection[str] = (), variant: str = "") -> Gates:
         """Returns the requirements of one model."""
-        found = self.of(model, found_by)
+        found = self.of(model, found_by, variant)
         return Gates.from_settings(
             {GATES[key].name: value for key, value in found.items() if key in GATES}
         )
@@ -232,12 +254,27 @@ def parse(table: Any, where: str) -> Recipe:
             f"`onnxgrad ci` takes is in {heading(where, 'ci')}"
         )
     folder = Path(where).parent
-    models = {
-        pattern: _flat(own, f"{where}: models.{pattern!r}", folder)
-        for pattern, own in table.get("models", {}).items()
-    }
+    models, variants = {}, {}
+    for pattern, own in table.get("models", {}).items():
+        place = f"{where}: models.{pattern!r}"
+        models[pattern] = _flat(own, place, folder, ("variants",))
+        variants[pattern] = _of_variants(own.get("variants", {}), place, folder)
     common = _flat(table, where, folder, ("models", "ci"))
-    return Recipe(where, common, models, _of_ci(table.get("ci", {}), where))
+    return Recipe(where, common, models, _of_ci(table.get("ci", {}), where), variants)
+
+
+def _of_variants(table: Any, where: str, folder: Path) -> dict[str, dict[str, Any]]:
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: 'variants' must be a table")
+    for name in table:
+        if not _NAME.fullmatch(name):
+            raise InputError(
+                f"{where}: variants: {name!r} cannot be a name: use letters, digits, - and _"
+            )
+    return {name: _flat(own, f"{where}: variants.{name}", folder) for name, own in table.items()}
+
+
+_NAME = re.compile(r"[\w-]+")
 
 
 def _of_ci(table: Any, where: str) -> dict[str, Any]:

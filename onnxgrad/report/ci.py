@@ -102,14 +102,20 @@ def _of_lock(report: CiReport) -> Iterator[Text]:
     for name in report.gone:
         what = "taken out of the lock" if report.updated else "run `onnxgrad ci --update`"
         yield cell(f"{report.gone_text(name)}; {what}", "dim" if report.updated else "red")
+    yield from (cell(f"{found}", "yellow") for found in report.leftovers)
     if report.updating and not report.updated:
-        yield line(f"{report.lock} not written: not every model passes", "red")
+        yield line(f"{report.lock} not written: no model passes", "red")
+    elif report.left:
+        yield line(f"{report.lock}: not accepted: {', '.join(report.left)}", "red")
     elif not report.updating and not report.locked:
         yield line(f"no {report.lock} to compare with: `onnxgrad ci --update` writes it", "yellow")
 
 
 def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]:
     """Returns nodes and bytes before and after, and the worst difference of the proof."""
+    if given is None and result is not None:  # as accepted before
+        worst = "" if result.worst is None else share_text(result.worst)
+        return line(number(result.nodes)), line(bytes_text(result.bytes)), line(worst)
     if given is None:
         return line(""), line(""), line("")
     if result is None:
@@ -124,6 +130,8 @@ def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]
 
 def legs_text(model: ModelOutcome) -> Text:
     """Returns the checks of the proof that ran."""
+    if model.unchanged:
+        return line("unchanged", "dim")
     if model.proof is None:
         return line("none", "yellow") if model.result is not None else line("")
     legs = [f"{n}{' in part' if leg.why else ''}" for n, leg in model.proof.legs.items() if leg.ran]
@@ -156,6 +164,8 @@ def model_lines(model: ModelOutcome, verbose: bool) -> Iterator[Text]:
     yield from (_requirement(held) for held in model.requirements if verbose or not held.held)
     changes, more = first_of(model.changes, _CHANGES, verbose, "  ")
     yield from (*map(_change, changes), *more)
+    if verbose and model.unchanged:
+        yield cell("  unchanged since it was accepted: not run again (--all runs it)", "dim")
     if verbose:
         yield from (cell(f"  note: {note}", "dim") for note in model.notes)
         if model.output is not None:
@@ -250,7 +260,7 @@ def annotation_lines(report: CiReport, root: Path) -> Iterator[str]:
     folder = Path(report.recipe).absolute().parent
     for model in report.worst_first:
         if model.status not in ("passed", "skipped"):
-            kind, where = "warning" if model.ok else "error", _from(root, folder / model.name)
+            kind, where = "warning" if model.ok else "error", _from(root, folder / model.file)
             lines = (str(part).strip() for part in model_lines(model, verbose=False))
             words = "\n".join(lines) or model.error or model.status
             yield _line(kind, where, model.status, words)

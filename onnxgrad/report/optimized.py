@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxgrad.ir.protobufs import Stats
-from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.jobs.tuning.measure import LATE
 from onnxgrad.report.parts import (
     Part,

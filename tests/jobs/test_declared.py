@@ -14,7 +14,8 @@ from onnxgrad.cli.commands import completion
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.jobs import recipe
-from onnxgrad.jobs.declarations import CiOptions, Gates, OptimizeOptions
+from onnxgrad.jobs.ci.declarations import CiOptions, Gates
+from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import (
     REQUIRED,
     Declaration,

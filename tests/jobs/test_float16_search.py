@@ -12,8 +12,8 @@ import pytest
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.float16_search import Float16Search
-from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.limits import LimitReached, limited
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.rewrite.trace import Rewrite, Trace

@@ -15,7 +15,7 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
+from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.pipeline import Pipeline, parse_passes
 from onnxgrad.passes.presets import PRESETS

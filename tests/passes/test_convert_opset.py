@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.optimize import optimize_program
+from onnxgrad.jobs.rewriting import optimize_program
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.passes.pipeline import Pipeline
 from tests.rewriting import apply, model_of

@@ -12,8 +12,8 @@ from onnxgrad.functions import optimize
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.passes.base import Pass, roots
 from onnxgrad.passes.each_rewrite import EachReport
 from onnxgrad.passes.pipeline import Pipeline

@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.optimize import optimize_program
+from onnxgrad.jobs.rewriting import optimize_program
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify import run, verify

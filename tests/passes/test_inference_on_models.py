@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from onnxgrad.ir.program import Program
-from onnxgrad.jobs.optimize import optimize_program
+from onnxgrad.jobs.rewriting import optimize_program
 from onnxgrad.passes.pipeline import PRESETS, Pipeline
 from tests.helpers import MODELS_DIR
 from tests.rewriting import apply, model_of, weights

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.functions import optimize
-from onnxgrad.jobs.optimize import RewriteRefuted
+from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.verify import verify
 from onnxgrad.verify.compare import compare
 from tests.helpers import parse

@@ -13,7 +13,7 @@ import pytest
 from onnx.numpy_helper import from_array
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
+from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.rule_passes import remove_noops
 from onnxgrad.verify import Report, original_runs, verify

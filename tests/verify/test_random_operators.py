@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad import P, capture, op, rewrite
-from onnxgrad.jobs.optimize import RewriteRefuted
+from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.verify import verify
 from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.random_operators import randoms, same_draws

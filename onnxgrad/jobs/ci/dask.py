@@ -136,7 +136,7 @@ _DIED = "died with its Dask worker"
 
 
 def _broken(job: Job, error: BaseException) -> ModelOutcome:
-    outcome = ModelOutcome(job.name)
+    outcome = ModelOutcome(job.name, variant=job.variant)
     why = f"{type(error).__name__}: {' '.join(str(error).split())}"
     outcome.fail("error", InternalError.exit_code, f"Dask could not run the job: {why}")
     return outcome

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from onnxgrad.jobs.ci.weights import (
     weight_of,
     weights_of,
 )
-from onnxgrad.jobs.requirements import MAY_CHANGE, WITHOUT_BASELINE, Held, bound_of
+from onnxgrad.jobs.requirements import MAY_CHANGE, WITHOUT_BASELINE, Facts, Held, bound_of
 from onnxgrad.results import Plain
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, first_of
@@ -52,7 +52,8 @@ class Change(Plain):
 class Input:
     """`producer`: name and version. `graph`: the digest of the connections between nodes.
     `operators`: how often each operator occurs, with a digest of its attributes. `weights` by name.
-    `infinite`: outputs with NaN or infinite values on the inputs of the proof.
+    `infinite`: outputs with NaN or infinite values on the inputs of the proof. `inputs`, `outputs`:
+    their types.
     """
 
     producer: str = ""
@@ -61,10 +62,14 @@ class Input:
     operators: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[str, Weight] = field(default_factory=dict)
     infinite: tuple[str, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the entry of the lock."""
         return {
+            "inputs": dict(self.inputs),
+            "outputs": dict(self.outputs),
             "producer": self.producer,
             "opset": dict(self.opset),
             "graph": self.graph,
@@ -78,8 +83,10 @@ class Input:
         return self if report is None else replace(self, infinite=tuple(sorted(report.infinite)))
 
 
-def input_of(model: ModelProto, folder: Path | None) -> Input:
-    """Returns the record of a model. Raises InputError if external data cannot be read."""
+def input_of(model: ModelProto, folder: Path | None, facts: Facts | None = None) -> Input:
+    """Returns the record of a model with these facts. Raises InputError if external data cannot be
+    read.
+    """
     attributes: dict[str, list[bytes]] = {}
     for node in model_nodes(model):
         attributes.setdefault(operator(node), []).append(_attributes(node))
@@ -90,6 +97,8 @@ def input_of(model: ModelProto, folder: Path | None) -> Input:
         _connections(model),
         {name: f"{len(own)} {_digest(*sorted(own))}" for name, own in attributes.items()},
         {name: Weight.of(line) for name, line in lines_of(weights).items()},
+        inputs={} if facts is None else facts.inputs,
+        outputs={} if facts is None else facts.outputs,
     )
 
 
@@ -173,7 +182,7 @@ def changed(
         f"{len(small) - _NAMED} more small constants" if len(small) > _NAMED else "",
         f"{counted(len(gone), 'weight')} gone" if gone else "",
         f"{counted(len(new), 'weight')} new" if new else "",
-        *dict.fromkeys(map(_heading, described)),
+        *_headings(described),
     ]
     summary = ", ".join(filter(None, words)) or "only names, metadata or descriptions"
     return Changed(
@@ -303,7 +312,8 @@ def _text(weight: Weight, other: Weight, since: Weight | None = None) -> str:
 
 
 def _described(before: Input, after: Input) -> Iterator[Change]:
-    """Yields the changes of nodes, opsets and producer."""
+    """Yields the changes of the interface, nodes, opsets and producer."""
+    yield from _interface(before, after)
     counts = [{n: int(v.split(" ")[0]) for n, v in i.operators.items()} for i in (before, after)]
     for name in sorted({*before.operators, *after.operators}):
         old, new = (found.get(name) for found in counts)
@@ -320,10 +330,25 @@ def _described(before: Input, after: Input) -> Iterator[Change]:
         yield Change("producer", before.producer or None, after.producer or None)
 
 
-def _heading(change: Change) -> str:
-    """Returns the part of the model that changed, for the summary."""
-    kind = change.what.partition(".")[0]
-    return f"{kind} {change.before} → {change.after}" if kind in ("opset", "producer") else kind
+def _interface(before: Input, after: Input) -> Iterator[Change]:
+    for kind in ("inputs", "outputs"):
+        types, later = getattr(before, kind), getattr(after, kind)
+        for name in {**types, **later}:
+            if types.get(name) != later.get(name):
+                yield Change(f"{kind}.{name}", types.get(name), later.get(name))
+        if list(types) != list(later) and types.keys() == later.keys():
+            yield Change(f"order of {kind}", ", ".join(types), ", ".join(later))
+
+
+def _headings(found: Sequence[Change]) -> Iterator[str]:
+    """Yields the changes for the summary, those of nodes together."""
+    nodes = [c.what.partition(".")[2] or str(c.after) for c in found if c.what.startswith("nodes")]
+    if nodes:
+        yield f"nodes ({first_of(nodes, _NAMED)})"
+    for change in found:
+        if not change.what.startswith("nodes"):
+            what = change.what.replace("opset.ai.onnx", "opset")
+            yield f"{what} {change.before or 'none'} → {change.after or 'none'}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,21 @@ _AGAIN = "repair it, or write a new lock with `onnxgrad ci --update`"
 
 
 @dataclass(frozen=True)
+class Accepted:
+    """An accepted result: the `key` of everything that it depends on, its `digest` on disk, and its
+    path from the recipe's folder; the last two are empty if it was not written.
+    """
+
+    key: str
+    digest: str = ""
+    output: str = ""
+
+
+@dataclass(frozen=True)
 class Lock:
     """The facts of each optimised model by its path from the recipe's folder, the `digests` and the
-    contents (`inputs`) of the input models, the path of the `recipe` from the lock's folder, and
-    the version of onnxgrad.
+    contents (`inputs`) of the input models, the results that were `accepted`, the path of the
+    `recipe` from the lock's folder, and the version of onnxgrad.
     """
 
     models: Mapping[str, Facts] = field(default_factory=dict)
@@ -39,6 +50,7 @@ class Lock:
     recipe: str = ""
     made_by: str = __version__
     inputs: Mapping[str, Input] = field(default_factory=dict)
+    accepted: Mapping[str, Accepted] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Returns the file's text, with the models sorted by name."""
@@ -53,7 +65,11 @@ class Lock:
 
     def _entry(self, name: str) -> dict[str, Any]:
         found = {"sha256": self.digests.get(name, ""), **self.models[name].to_dict()}
-        return {**found, **({"input": self.inputs[name].to_dict()} if name in self.inputs else {})}
+        if name in self.accepted:
+            found["accepted"] = asdict(self.accepted[name])
+        if name in self.inputs:
+            found["input"] = self.inputs[name].to_dict()
+        return found
 
 
 def read(path: Path) -> Lock | None:
@@ -93,6 +109,7 @@ def read(path: Path) -> Lock | None:
         whole.of("recipe", str),
         whole.of("onnxgrad", str),
         {name: entry.input() for name, entry in entries.items() if "input" in entry.entry},
+        {name: entry.accepted() for name, entry in entries.items() if "accepted" in entry.entry},
     )
 
 
@@ -187,7 +204,14 @@ class _Reader:
             found.of("operators", dict),
             {name: Weight.of(text) for name, text in found.of("weights", dict).items()},
             tuple(map(str, found.of("infinite", list))),
+            found.table("inputs", str),
+            found.table("outputs", str),
         )
+
+    def accepted(self) -> Accepted:
+        """Returns the accepted result. Raises InputError."""
+        found = _Reader(self.path, f"{self.model}: accepted", self.of("accepted", dict))
+        return Accepted(*(found.of(f.name, str) for f in fields(Accepted)))
 
     def _wrong(self, key: str, what: str) -> InputError:
         where = ": ".join(filter(None, (str(self.path), self.model, f"'{key}'" if key else "")))

@@ -11,7 +11,8 @@ from pathlib import Path
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.save import save, to_proto
-from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.ci.declarations import Gates
+from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import INPUT, Facts, Latency, bound_of
 from onnxgrad.options import providers_of
@@ -49,13 +50,14 @@ def measured(
     with tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch:
         made, first = Path(scratch) / "result.onnx", Path(scratch) / "input.onnx"
         passed = done.program if done.rewritten is None else done.rewritten
-        save(passed, made, sync=False)
-        if done.given is not None:
+        save(passed if done.halved is None else done.halved.program, made, sync=False)
+        if done.given is not None or options.fix_dims:
             given_to_passes = program_of(passed.proto, passed.folder, None, passed.digests)
             save(given_to_passes, first, sync=False)
             path = str(first)
         if _latency(gates):
-            unchanged = done.given is None and passed.proto == to_proto(passed)
+            same = done.given is None and done.halved is None
+            unchanged = same and passed.proto == to_proto(passed)
             timed = _timed(path, folder, made, options, gates, unchanged=unchanged)
             result = replace(result, latency=timed)
         if _memory(gates):

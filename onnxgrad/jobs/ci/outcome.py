@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from onnxgrad.errors import NotProved
+from onnxgrad.jobs.ci.accepted import Leftover
 from onnxgrad.jobs.ci.inputs import Change, Input
+from onnxgrad.jobs.ci.lock import Accepted
 from onnxgrad.jobs.lint import Finding
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Facts, Held
@@ -44,12 +46,14 @@ class ModelOutcome(Plain):
     `error`: one line, why the work ended early or which requirement is missed. `input`: the content
     of the input model, `input_summary` and `input_changes`: what changed there since the lock.
     `changes`: what changed in the result. `done`: the outcome
-    of rewriting and its proof, without the program.
+    of rewriting and its proof, without the program. `unchanged`: not run, because the lock accepted
+    it; `accepted`: its new entry in the lock.
     """
 
     json_keys = (
-        "name status exit_code error? sha256=digest? output removed given result "
-        "lints requirements input_summary? input_changes changes proof exact notes seconds:.3f"
+        "name variant? status exit_code error? sha256=digest? unchanged output removed given "
+        "result lints requirements input_summary? input_changes changes proof exact notes "
+        "seconds:.3f"
     )
 
     name: str
@@ -71,6 +75,14 @@ class ModelOutcome(Plain):
     done: Outcome | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    variant: str = ""
+    unchanged: bool = False
+    accepted: Accepted | None = None
+
+    @property
+    def file(self) -> str:
+        """The path of the model, without the name of a variant."""
+        return self.name.removesuffix(f":{self.variant}") if self.variant else self.name
 
     @property
     def ok(self) -> bool:
@@ -90,7 +102,13 @@ class ModelOutcome(Plain):
     def adopt(self, done: Outcome) -> None:
         """Records the result of rewriting and proof, also a refuted one, without its program."""
         self.done = replace(
-            done, rewritten=None, given=None, changed=None, prepare=None, error=None
+            done,
+            rewritten=None,
+            given=None,
+            changed=None,
+            halved=None,
+            prepare=None,
+            error=None,
         )
         left_out = (f"left out: {slip}" for slip in done.trace.slips)
         self.notes = (*map(str, done.changes), *done.trace.notes, *left_out)
@@ -104,7 +122,8 @@ class ModelOutcome(Plain):
 class CiReport(WithPage):
     """The outcome of `ci`: `models` in the order of their names; `gone`: models that only the lock
     has; `renamed`: models with the bytes of one that is gone. `lock`: its path; `locked`: whether
-    it existed; `updating`: whether it should be written; `updated`: whether it was.
+    it existed; `updating`: whether it should be written; `updated`: whether it was, with the models
+    that passed. `leftovers`: results of models that are gone.
     """
 
     json_keys = (
@@ -123,6 +142,7 @@ class CiReport(WithPage):
     updated: bool = False
     gone: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    leftovers: tuple[Leftover, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -158,7 +178,14 @@ class CiReport(WithPage):
             "updated": self.updated,
             "gone": self.gone,
             "renamed": self.renamed,
+            "left": self.left,
+            "leftovers": [found.to_dict() for found in self.leftovers],
         }
+
+    @property
+    def left(self) -> list[str]:
+        """The models whose entries an update left as they were, because they did not pass."""
+        return [m.name for m in self.models if not m.ok] if self.updating else []
 
     @property
     def verdict(self) -> str:

@@ -7,22 +7,23 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.ci import lock as locks
+from onnxgrad.jobs.ci.declarations import Gates
 from onnxgrad.jobs.ci.lock import Lock
 from onnxgrad.jobs.ci.work import Job, Setup, ready
-from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.optimize import pipeline_of
 from onnxgrad.jobs.recipe import Recipe, heading
 from onnxgrad.jobs.requirements import bound_of
 from onnxgrad.passes.base import Pass
-from onnxgrad.wording import perhaps
+from onnxgrad.wording import option, perhaps
 
 
 def files(pattern: str, folder: Path) -> list[str]:
@@ -79,7 +80,8 @@ def _meets(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 _FIELD = re.compile(r"(\{[^{}]*\})")
 # names under which a recipe is found automatically; a folder may have one of them
 _FOUND = ("onnxgrad.toml", "pyproject.toml")
-_FIELDS = ("{name}", "{folder}")  # of `out`: a model's name without suffix, and its folder
+# of `out`: a model's name without suffix, its folder, and the name of a variant
+_FIELDS = ("{name}", "{folder}", "{variant}")
 
 
 @dataclass(frozen=True)
@@ -91,33 +93,63 @@ class Plan:
     lock: Lock | None
     jobs: tuple[Job, ...]
     gone: tuple[str, ...]
+    outputs: tuple[str, ...] = ()  # of all models, also those that `only` leaves out
 
 
-def plan_of(
-    recipe: Recipe,
-    *,
-    updating: bool = False,
-    setup: Setup | None = None,
-    recording: bool = False,
-) -> Plan:
+@dataclass(frozen=True)
+class How:
+    """`updating`: the lock will be written, so it may be damaged. `recording`: stored samples will
+    be written. `again`: results that the lock accepted run again. `only`: names and globs of the
+    models and variants to process.
+    """
+
+    updating: bool = False
+    recording: bool = False
+    again: bool = False
+    only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Target:
+    """One result: the `file` of its model, its variant or an empty text, and what finds options."""
+
+    file: str
+    variant: str
+    options: OptimizeOptions
+    gates: Gates
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The name of the file, and that of the result for patterns without {variant}."""
+        stem = Path(self.file).stem
+        return stem, f"{stem}.{self.variant}" if self.variant else stem
+
+
+def plan_of(recipe: Recipe, how: How | None = None, *, setup: Setup | None = None) -> Plan:
     """Returns the plan, and refuses everything that can be refused before any work: globs without
-    files, results with the same path, a lock that cannot be read. `updating`: the lock will be
-    written, so it may be damaged. `recording`: stored samples will be written.
+    files, results with the same path, a lock that cannot be read.
 
     Raises InputError.
     """
+    how = how or How()
     folder = Path(os.path.abspath(recipe.where)).parent
     found = _models(recipe, folder)
     setup = setup or Setup()
     wanted = {
-        name: (recipe.options(name, OptimizeOptions(), by), recipe.gates(name, by))
+        f"{name}:{variant}" if variant else name: _Target(
+            name,
+            variant,
+            recipe.options(name, OptimizeOptions(), by, variant),
+            recipe.gates(name, by, variant),
+        )
         for name, by in found.items()
+        for variant in ("", *recipe.variants_of(name, by))
     }
-    wanted = _with_samples(recipe, folder, wanted, recording)
-    for options, gates in wanted.values():
-        _check_options(options, gates, ready(setup), recipe.where, folder)
-    lifted = {name for name, (options, _) in wanted.items() if options.lift is not False}
-    outputs = _outputs(recipe, folder, list(found), lifted)
+    outputs = _outputs(recipe, folder, wanted)
+    every = wanted
+    wanted = _with_samples(recipe, folder, _only(wanted, how.only), how.recording)
+    for target in wanted.values():
+        _check_options(target.options, target.gates, ready(setup), recipe.where, folder)
     where = Path(recipe.where)
     own = "onnxgrad.lock.json" if where.name in _FOUND else f"{where.stem}.lock.json"
     lock_path = where.parent / recipe.ci.get("lock", own)
@@ -126,33 +158,60 @@ def plan_of(
     except locks.NewerLock:
         raise
     except InputError:
-        if not updating:
+        if not how.updating:
             raise
         locks.check_ours(lock_path)
         lock = None  # a damaged lock is written anew
     if lock is not None:
-        _check_owner(lock, lock_path, where, updating)
+        _check_owner(lock, lock_path, where, how.updating)
     known = {} if lock is None else lock.models
     jobs = tuple(
         Job(
             name,
-            str(folder / name),
+            str(folder / target.file),
             outputs.get(name),
-            options,
-            gates,
+            target.options,
+            target.gates,
             recipe.where,
             str(folder),
             baseline=known.get(name),
             locked=lock is not None,
-            updating=updating,
+            updating=how.updating,
             setup=setup,
             digest="" if lock is None else lock.digests.get(name, ""),
             former=None if lock is None else lock.inputs.get(name),
-            recording=recording and gates.expect is not None,
+            recording=how.recording and target.gates.expect is not None,
+            variant=target.variant,
+            accepted=None if lock is None else lock.accepted.get(name),
+            again=how.again,
         )
-        for name, (options, gates) in wanted.items()
+        for name, target in wanted.items()
     )
-    return Plan(recipe, lock_path, lock, jobs, tuple(name for name in known if name not in found))
+    gone = tuple(name for name in known if name not in every)
+    return Plan(recipe, lock_path, lock, jobs, gone, tuple(outputs.values()))
+
+
+def _only(wanted: Mapping[str, _Target], names: Sequence[str]) -> dict[str, _Target]:
+    """Returns the results that one of the names or globs means: by path, file name or variant.
+    Raises InputError for a name that means none.
+    """
+    if not names:
+        return dict(wanted)
+    found: dict[str, _Target] = {}
+    for pattern in names:
+        met = {
+            name: target
+            for name, target in wanted.items()
+            if any(
+                fnmatchcase(known, pattern)
+                for known in (name, target.file, Path(target.file).name, target.variant)
+            )
+        }
+        if not met:
+            where = option(f"--only {pattern}", f"only: {pattern!r}")
+            raise InputError(f"{where} matches none of the models{perhaps(pattern, list(wanted))}")
+        found |= met
+    return {name: target for name, target in wanted.items() if name in found}
 
 
 def _check_options(
@@ -250,11 +309,9 @@ def _check_tables(recipe: Recipe, folder: Path, found: Mapping[str, list[str]]) 
             raise InputError(f'{recipe.where}: models."{pattern}" matches none of the models{hint}')
 
 
-def _outputs(
-    recipe: Recipe, folder: Path, names: Sequence[str], lifted: Collection[str]
-) -> dict[str, str]:
-    """Returns the path of the result of each model by `out`: a pattern with {name} and {folder}, or
-    a folder. Raises InputError if two results have the same path, or one replaces a model.
+def _outputs(recipe: Recipe, folder: Path, wanted: Mapping[str, _Target]) -> dict[str, str]:
+    """Returns the path of each result by `out`: a pattern with {name}, {folder} and {variant}, or a
+    folder. Raises InputError if two results have the same path, or one replaces a model.
     """
     out = recipe.ci.get("out")
     if out is None:
@@ -264,10 +321,11 @@ def _outputs(
     taken: dict[str, str] = {}
     found: dict[str, str] = {}
     results: list[str] = []
-    models = {os.path.realpath(folder / name): name for name in names}
-    for name in names:
-        file = _filled(pattern, name)
-        made = [folder / file, *([prepare_path(folder / file)] if name in lifted else [])]
+    models = {os.path.realpath(folder / target.file): target.file for target in wanted.values()}
+    for name, target in wanted.items():
+        file = _filled(pattern, target)
+        lifted = target.options.lift is not False
+        made = [folder / file, *([prepare_path(folder / file)] if lifted else [])]
         found[name] = os.path.realpath(made[0])
         for place in map(os.path.realpath, made):
             if place in models:
@@ -301,24 +359,25 @@ def _check_next_time(recipe: Recipe, name: str) -> None:
 def _with_samples(
     recipe: Recipe,
     folder: Path,
-    wanted: Mapping[str, tuple[OptimizeOptions, Gates]],
+    wanted: Mapping[str, _Target],
     recording: bool,
-) -> dict[str, tuple[OptimizeOptions, Gates]]:
+) -> dict[str, _Target]:
     """Returns the options with the file of each model's samples. Raises InputError if it is
     missing, or is to be recorded for two models.
     """
     taken: dict[str, str] = {}
     found = dict(wanted)
-    for name, (options, gates) in wanted.items():
+    for name, target in wanted.items():
+        gates = target.gates
         if gates.expect is None:
             continue
         where = f"{recipe.where}: verify.expect"
         _check_pattern(gates.expect, where)
-        file = os.path.abspath(folder / _filled(os.path.relpath(gates.expect, folder), name))
+        file = os.path.abspath(folder / _filled(os.path.relpath(gates.expect, folder), target))
         shown = os.path.relpath(file, folder).replace(os.sep, "/")
         if not file.endswith(".npz"):
             raise InputError(f"{where}: '{shown}' must end in .npz")
-        if options.lift is not False:
+        if target.options.lift is not False:
             raise InputError(f"{where}: does not apply with lift, which splits the result")
         if recording and file in taken:
             raise InputError(
@@ -330,7 +389,7 @@ def _with_samples(
                 f"{where}: there is no {shown}: `onnxgrad ci --update --record` writes it"
             )
         taken[file] = name
-        found[name] = options, replace(gates, expect=file)
+        found[name] = replace(target, gates=replace(gates, expect=file))
     if recording and not taken:
         raise InputError(
             f"{recipe.where}: nothing to record: name a file with expect in "
@@ -339,16 +398,21 @@ def _with_samples(
     return found
 
 
-def _filled(pattern: str, name: str) -> str:
-    """Returns the file of a model that a pattern with {name} and {folder} stands for."""
-    parts = {"{name}": Path(name).stem, "{folder}": Path(name).parent.as_posix()}
+def _filled(pattern: str, target: _Target) -> str:
+    """Returns the file that a pattern with {name}, {folder} and {variant} stands for."""
+    plain, full = target.named
+    parts = {
+        "{name}": plain if "{variant}" in pattern else full,
+        "{folder}": Path(target.file).parent.as_posix(),
+        "{variant}": target.variant or ("." if "{variant}/" in pattern else ""),
+    }
     return "".join(parts.get(part, part) for part in _FIELD.split(pattern))  # in one step
 
 
 def _check_pattern(pattern: str, where: str) -> None:
     for field in _FIELD.findall(pattern):
         if field not in _FIELDS:
-            known = " and ".join(_FIELDS)
+            known = ", ".join(_FIELDS)
             raise InputError(f"{where} = {pattern!r}: unknown field '{field}'; use {known}")
     if set("{}") & set(_FIELD.sub("", pattern)):
         raise InputError(f"{where} = {pattern!r}: a brace has no partner")

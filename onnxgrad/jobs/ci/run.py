@@ -6,28 +6,31 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.places import check_output, make_folder
 from onnxgrad.ir.storage.protection import protecting
 from onnxgrad.jobs.ci import lock as locks
+from onnxgrad.jobs.ci.accepted import Leftover, leftovers
 from onnxgrad.jobs.ci.dask import each_on
+from onnxgrad.jobs.ci.declarations import CiOptions
 from onnxgrad.jobs.ci.lock import Lock, settled
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
-from onnxgrad.jobs.ci.plan import Plan, plan_of, recipe_from
+from onnxgrad.jobs.ci.plan import How, Plan, plan_of, recipe_from
 from onnxgrad.jobs.ci.work import Bounding, Job, Setup, files_of, ready, withdraw
 from onnxgrad.jobs.ci.workers import each
-from onnxgrad.jobs.declarations import CiOptions
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.recipe import OF_CI, find
 from onnxgrad.limits import limited
 from onnxgrad.passes.base import Pass
 from onnxgrad.wording import option
 
+T = TypeVar("T")
 Watch = Callable[[ModelOutcome, int], None]
 
 
@@ -56,9 +59,9 @@ class CiHooks:
 
 
 def ci(options: CiOptions, hooks: CiHooks | None = None) -> CiReport:
-    """Processes every model of a recipe and writes the results that pass, and the lock if it is
-    updated and every model passes. Raises InputError for everything that can be refused before the
-    work; errors of a model are in the report.
+    """Processes the models of a recipe and writes the results that pass; an update writes these
+    models into the lock. Raises InputError for everything that can be refused before the work;
+    errors of a model are in the report.
     """
     hooks = hooks or CiHooks()
     began = time.monotonic()
@@ -77,23 +80,43 @@ def _carried_out(plan: Plan, options: CiOptions, hooks: CiHooks, began: float) -
         str(plan.lock_path),
         locked=plan.lock is not None,
         updating=options.update,
-        updated=options.update and all(o.ok for o in outcomes),
+        updated=options.update and any(o.ok for o in outcomes),
         gone=plan.gone,
         renamed=_renamed(plan, outcomes),
+        leftovers=tuple(_leftovers(plan, options)),
         seconds=time.monotonic() - began,
     )
     for outcome in outcomes:
         for name in filter(None, (outcome.output, outcome.recorded)):
             hooks.wrote(Path(plan.recipe.where).parent / name)
     if report.updated:
-        before = {} if plan.lock is None else plan.lock.models
-        results = {o.name: settled(o.result, before.get(o.name)) for o in outcomes if o.result}
-        digests = {o.name: o.digest for o in outcomes if o.result}
-        inputs = {o.name: o.input for o in outcomes if o.result and o.input}
-        where = recipe_from(plan.lock_path, Path(plan.recipe.where))
-        locks.write(plan.lock_path, Lock(results, digests, where, inputs=inputs))
+        locks.write(plan.lock_path, _new_lock(plan, outcomes))
         hooks.wrote(plan.lock_path)
     return report
+
+
+def _new_lock(plan: Plan, outcomes: list[ModelOutcome]) -> Lock:
+    """Returns the lock with the models that passed; of others it keeps what it knew."""
+    old = plan.lock or Lock()
+    passed = [o for o in outcomes if o.ok and o.result]
+    kept = {*old.models} - {*plan.gone} - {o.name for o in passed}
+
+    def joined(known: Mapping[str, T], new: Mapping[str, T]) -> dict[str, T]:
+        return {**{name: value for name, value in known.items() if name in kept}, **new}
+
+    results = {o.name: settled(o.result, old.models.get(o.name)) for o in passed if o.result}
+    return Lock(
+        joined(old.models, results),
+        joined(old.digests, {o.name: o.digest for o in passed}),
+        recipe_from(plan.lock_path, Path(plan.recipe.where)),
+        inputs=joined(old.inputs, {o.name: o.input for o in passed if o.input}),
+        accepted=joined(old.accepted, {o.name: o.accepted for o in passed if o.accepted}),
+    )
+
+
+def _leftovers(plan: Plan, options: CiOptions) -> list[Leftover]:
+    folder = Path(os.path.abspath(plan.recipe.where)).parent
+    return leftovers(plan.lock, plan.gone, folder, plan.outputs, options.prune)
 
 
 def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
@@ -116,7 +139,8 @@ def _plan(options: CiOptions, hooks: CiHooks) -> Plan:
     if options.record and not options.update:
         record, update = option("--record", "record"), option("--update", "update=True")
         raise InputError(f"{record} needs {update}: samples come from accepted results")
-    plan = plan_of(recipe, updating=options.update, setup=setup, recording=options.record)
+    how = How(options.update, options.record, options.all, tuple(options.only))
+    plan = plan_of(recipe, how, setup=setup)
     if options.recipe is None:
         more = {"lock": options.update, "verify.expect": options.record}
         written = {"out", *(key for key, does in more.items() if does)}
@@ -179,7 +203,8 @@ def _outcomes(plan: Plan, options: CiOptions, hooks: CiHooks) -> list[ModelOutco
         found = {index: o for index, o in found.items() if index <= failed}
         _refuse(plan.jobs[failed], found[failed], hooks)
     return [
-        found.get(index) or ModelOutcome(job.name, "skipped") for index, job in enumerate(plan.jobs)
+        found.get(index) or ModelOutcome(job.name, "skipped", variant=job.variant)
+        for index, job in enumerate(plan.jobs)
     ]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
-from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.ci.declarations import Gates
+from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.proving import runnable
 from onnxgrad.jobs.requirements import Held
 from onnxgrad.options import providers_of

@@ -15,21 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
-from onnxgrad.ir.load import read_proto
+from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import remove, save_all, to_proto
 from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.storage.protection import protecting
+from onnxgrad.jobs.ci.accepted import digest_of_result, key_of
+from onnxgrad.jobs.ci.declarations import Gates
 from onnxgrad.jobs.ci.inputs import Changed, Input, changed, hold_outputs, hold_weights, input_of
-from onnxgrad.jobs.ci.lock import changes
+from onnxgrad.jobs.ci.lock import Accepted, changes
 from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
 from onnxgrad.jobs.ci.samples import hold_samples, record
-from onnxgrad.jobs.declarations import Gates, OptimizeOptions
+from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import files_read
 from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.lint import Refused
-from onnxgrad.jobs.optimize import RewriteRefuted, optimize
+from onnxgrad.jobs.optimize import optimize
 from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.requirements import (
     Facts,
@@ -41,6 +43,7 @@ from onnxgrad.jobs.requirements import (
     operators_of,
     within_tolerance,
 )
+from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.jobs.tuning.record import digest
 from onnxgrad.passes.pipeline import Pass
 from onnxgrad.passes.user_laws import run_plugins
@@ -68,7 +71,8 @@ class Job:
     paths, the `options` and `gates` of the recipe `where`. `baseline`: the entry of the lock.
     `locked`: whether a lock exists. `updating`: whether the lock will be written. `digest`,
     `former`: digest and content of the input model in the lock. `recording`: whether the samples
-    that the recipe expects are written anew.
+    that the recipe expects are written anew. `variant`: its name in the recipe, empty for the
+    result that is none. `accepted`: the entry of the lock. `again`: run also if nothing changed.
     """
 
     name: str
@@ -85,6 +89,9 @@ class Job:
     digest: str = ""
     former: Input | None = None
     recording: bool = False
+    variant: str = ""
+    accepted: Accepted | None = None
+    again: bool = False
 
     @property
     def required(self) -> Mapping[str, Any]:
@@ -137,10 +144,13 @@ def work(
     stored in the outcome.
     """
     began = time.monotonic()
-    outcome = ModelOutcome(job.name)
+    outcome = ModelOutcome(job.name, variant=job.variant)
     try:
         with in_a_recipe(), protecting(files_of(job)):
-            _carry_out(job, outcome, may_write, limits)
+            with limits(job.options.timeout, job.options.max_memory):
+                unchanged = _is_unchanged(job, outcome)
+            if not unchanged:
+                _carry_out(job, outcome, may_write, limits)
     except OnnxgradError as error:
         _failed(outcome, job, error)
     except Exception as error:  # noqa: BLE001  # the last boundary of one model: the others go on
@@ -150,13 +160,32 @@ def work(
     return outcome
 
 
+def _is_unchanged(job: Job, outcome: ModelOutcome) -> bool:
+    """Whether the lock accepted the result of this job, and everything that it depends on is as it
+    was then. Records the digests.
+    """
+    outcome.digest = digest(job.path)
+    others = [name for name in files_of(job) if name not in (job.path, job.where)]
+    settings = {**job.options.settings(), **job.gates.settings()}
+    outcome.accepted = Accepted(key_of(outcome.digest, settings, others, job.folder))
+    known, runs = job.accepted, job.again or job.recording or not job.proves
+    if runs or job.baseline is None or known is None or known.key != outcome.accepted.key:
+        return False
+    if job.output is not None and known.digest != digest_of_result(Path(job.output)):
+        return False
+    outcome.unchanged, outcome.accepted = True, known
+    outcome.result, outcome.input = job.baseline, job.former
+    return True
+
+
 def _carry_out(
     job: Job, outcome: ModelOutcome, may_write: Callable[[], bool], limits: Bounding
 ) -> None:
     done = Outcome(explain=job.options.explain)
 
     def on_read(program: Program) -> None:
-        outcome.digest = digest(job.path)
+        if job.options.fix_dims:  # requirements and the lock mean the file
+            program = load(Path(job.path))
         outcome.given = facts_of(program, program.proto)
         check_operators(job.required, operators_of(program), job.where, others=True)
         _compare_input(job, outcome, program)
@@ -173,6 +202,9 @@ def _carry_out(
         first = {} if done.prepare is None else {prepare_path(out): done.prepare}
         save_all({**first, out: program})
         outcome.output = _shown(job, job.output)
+        if outcome.accepted is not None:
+            made = digest_of_result(out)
+            outcome.accepted = replace(outcome.accepted, digest=made, output=outcome.output)
         return True
 
     hooks = Hooks(
@@ -199,7 +231,9 @@ def _compare_input(job: Job, outcome: ModelOutcome, program: Program) -> None:
     """
     same = job.baseline is not None and outcome.digest == job.digest
     seen = Changed()
-    outcome.input = (job.former if same else None) or input_of(program.proto, program.folder)
+    outcome.input = (job.former if same else None) or input_of(
+        program.proto, program.folder, outcome.given
+    )
     if job.baseline is not None and not same:
         now = program.proto, program.folder
         seen = changed(job.former, outcome.input, now, job.output or "")
@@ -224,7 +258,9 @@ def _judge(job: Job, outcome: ModelOutcome, done: Outcome) -> None:
     outcome.adopt(done)
     result = facts_of(done.program, to_proto(done.program))
     if done.report is not None:
-        result = replace(result, worst=max((d.rel for d in done.report.differences), default=0.0))
+        reports = [done.report, *([done.halved.report] if done.halved is not None else [])]
+        found = (d.rel for report in reports if report for d in report.differences)
+        result = replace(result, worst=max(found, default=0.0))
     facts = outcome.given or result, result
     wanted = job.options, job.gates
     before = outcome.requirements

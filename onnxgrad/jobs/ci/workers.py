@@ -54,7 +54,7 @@ def each(
 
 def died(job: Job, how: str) -> ModelOutcome:
     """Returns the outcome of a job whose workers all died."""
-    outcome = ModelOutcome(job.name)
+    outcome = ModelOutcome(job.name, variant=job.variant)
     outcome.fail(
         "error", InternalError.exit_code, f"the process that worked on it {how}, {ATTEMPTS} times"
     )

@@ -51,6 +51,8 @@ def _overview(found: CiReport) -> dict[str, Any]:
     word, _, text = found.verdict.partition(": ")
     answer = verdict("good" if found.ok else "bad", word, text)
     noted(answer, map(found.gone_text, found.gone), "plain" if found.updating else "bad")
+    noted(answer, map(str, found.leftovers))
+    noted(answer, [f"not accepted: {', '.join(found.left)}"] if found.left else [], "bad")
     for m in found.worst_first:
         tone = "plain" if m.ok else "bad"
         noted(answer, (f"{m.name}: {text}" for text in (m.input_summary, m.error) if text), tone)
@@ -77,6 +79,7 @@ def _report(outcome: ModelOutcome, folder: Path) -> dict[str, Any]:
         word = "" if proof["word"] == outcome.status else f"{proof['word']} "
         answer |= {"text": f"{word}{proof['text']}", "notes": proof["notes"]}
     lint_notes(answer, outcome.lints)
+    noted(answer, ["unchanged since it was accepted"] if outcome.unchanged else [])
     noted(answer, outcome.notes)
     older = f"the older result {outcome.removed} is removed" if outcome.removed else ""
     noted(answer, [outcome.input_summary], "plain" if outcome.ok else "bad")
@@ -130,7 +133,7 @@ def _graphs(outcome: ModelOutcome, done: Outcome, folder: Path) -> Section | Non
     if outcome.output is None:
         return None
     try:
-        before, after = load(folder / outcome.name), load(folder / outcome.output)
+        before, after = load(folder / outcome.file), load(folder / outcome.output)
     except OnnxgradError:  # the file was removed since
         return None
     return graph_section(before, after, done)

@@ -7,8 +7,8 @@ from typing import Any
 
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
-from onnxgrad.jobs.optimize import RewriteRefuted
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.passes.base import PASSES
 from onnxgrad.report.html.graph import Drawn, compared, shown
 from onnxgrad.report.html.page import (

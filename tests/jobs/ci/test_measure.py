@@ -8,9 +8,9 @@ from typing import Any
 import onnx
 import pytest
 
+from onnxgrad.jobs.ci.declarations import CiOptions
 from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.ci.run import ci
-from onnxgrad.jobs.declarations import CiOptions
 from onnxgrad.verify.bench import BenchReport, Spread, Timing
 from tests.helpers import parse
 

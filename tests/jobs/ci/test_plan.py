@@ -11,7 +11,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.ci.lock import Lock, NewerLock, write
-from onnxgrad.jobs.ci.plan import Plan, broken_links, meets, plan_of
+from onnxgrad.jobs.ci.plan import How, Plan, broken_links, meets, plan_of
 from onnxgrad.jobs.recipe import parse
 from tests.jobs.ci.test_lock import FACTS
 
@@ -26,10 +26,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "recipes"
 
 
-def plan(
-    folder: Path, table: dict[str, Any], recipe: str = "onnxgrad.toml", **options: Any
-) -> Plan:
-    return plan_of(parse(table, str(folder / recipe)), **options)
+def plan(folder: Path, table: dict[str, Any], recipe: str = "onnxgrad.toml", **how: Any) -> Plan:
+    return plan_of(parse(table, str(folder / recipe)), How(**how))
 
 
 def test_models_are_named_from_the_folder_of_the_recipe(folder: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 import onnxgrad
 from onnxgrad.__main__ import main
 from onnxgrad.errors import InputError
+from onnxgrad.jobs.ci.declarations import CiOptions
 from onnxgrad.jobs.ci.run import CiHooks, ci
-from onnxgrad.jobs.declarations import CiOptions
 from tests.cli.conftest import BRANCHES
 from tests.helpers import parse
 

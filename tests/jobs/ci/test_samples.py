@@ -64,7 +64,7 @@ def test_samples_are_recorded_and_bind_later_results(folder: Path) -> None:
     [
         (RECIPE, {"record": True}, "record needs update=True: samples come from accepted"),
         (RECIPE.replace("{name}.npz", "m"), {}, "'golden/m' must end in .npz"),
-        (RECIPE.replace("{name}", "{what}"), {}, "unknown field '{what}'; use {name} and"),
+        (RECIPE.replace("{name}", "{what}"), {}, "unknown field '{what}'; use {name}, {folder}"),
         ("lift = true\n" + RECIPE, {}, "does not apply with lift"),
         (RECIPE.replace("expect", "# "), {"update": True, "record": True}, "nothing to record"),
         (

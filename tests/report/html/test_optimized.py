@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import onnxgrad
-from onnxgrad.jobs.optimize import RewriteRefuted, optimize_program
 from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.user_laws import UserLaws
 from onnxgrad.report.html.optimized import optimized, passes, places, rewrites
