@@ -69,13 +69,7 @@ def join(v: Var, layout: Layout, done: Batched) -> None:
 def named(b: Binding, error: Exception) -> InputError:
     """Returns an error with the node at which it arose."""
     kind = type(error) if isinstance(error, InputError) else InputError
-    text = f"{name_of(b)}: the batch cannot be opened here: {error}"
-    if any(
-        e.key == "onnxgrad.made_by" and e.value.startswith("gradient")
-        for e in b.node.metadata_props
-    ):
-        text += "; open the batch of the model first, then form its derivative"
-    return kind(text)
+    return kind(f"{name_of(b)}: the batch cannot be opened here: {error}")
 
 
 def name_of(b: Binding) -> str:

@@ -23,7 +23,7 @@ from onnxgrad.ir.function_bodies import (
 )
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.per_binding import retype
-from onnxgrad.ir.types import is_static
+from onnxgrad.ir.types import FLOAT_DTYPES, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import folded
 from onnxgrad.laws.raise_opset import Refused, refuse_if
@@ -68,7 +68,7 @@ def _from_schema(b: Binding) -> list[Binding]:
     refuse_if(reason, f"its body cannot replace it: {reason}")
     try:
         with emitting(b.block, share=True):
-            copies, _ = open_in_place(b, body, prefix=f"{b.op.lower()}_", fold=folded)
+            copies, _ = open_in_place(b, body, prefix=f"{b.op.lower()}_", fold=_folded)
     except InputError as e:
         raise Refused(str(e)) from e
     if b.block.program.ir_version >= _PROVENANCE_SINCE:
@@ -79,6 +79,18 @@ def _from_schema(b: Binding) -> list[Binding]:
     b.block.remove_unused(kept)
     kept = [copy for copy in kept if copy.is_live]
     return [inner for copy in kept for inner in _with_nested(copy)]
+
+
+def _folded(b: Binding) -> Var | None:
+    """Returns the constant that a binding computes, except from a weight: a constant computed from
+    a weight would ignore its new values.
+    """
+    weights = any(
+        v is not None and v.initializer is not None and v.dtype in FLOAT_DTYPES and v.shape
+        for v in b.inputs
+        if v is None or not v.is_literal
+    )
+    return None if weights else folded(b)
 
 
 def _is_vain(b: Binding) -> bool:
@@ -111,7 +123,7 @@ def _from_equation(b: Binding, equation: _Equation) -> list[Binding] | None:
     kept: list[Binding] = []
     for emitted in at.emitted:  # values that depend on known sizes only become constants
         with emitting(block, share=True):
-            value = folded(emitted)
+            value = _folded(emitted)
         if value is None:
             kept.append(emitted)
         else:

@@ -148,6 +148,8 @@ def open_rows(
             return open_rows(
                 again, names, batch=batch, symbol=symbol, along=along, branches=False, weights=False
             )
+        order = ["open the batch of the model first, then form its derivative"]
+        shared += order if is_derivative(program) else []
         raise type(error)("; ".join([str(error), *shared])) from None
     outputs = _outputs(program.main, done)
     notes = [*shared, *_notes(outputs)]
@@ -161,6 +163,12 @@ def open_rows(
         opened, axes, outputs, done.in_place, dict(done.shifted),
         dict(done.scanned), tuple(done.warnings), tuple(notes), count,
     )  # fmt: skip
+
+
+def is_derivative(program: Program) -> bool:
+    """Whether nodes of the program were emitted by a gradient."""
+    entries = (e for b in program.main.bindings for e in b.node.metadata_props)
+    return any(e.key == "onnxgrad.made_by" and "gradient" in e.value for e in entries)
 
 
 def _outputs(main: BindingBlock, done: Batched) -> dict[str, Rows]:

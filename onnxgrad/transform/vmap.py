@@ -26,7 +26,7 @@ from onnxgrad.ir.sizes import is_name, symbols
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.pipeline import Pipeline
-from onnxgrad.transform.open_batch import PREPARE, Opened, declared
+from onnxgrad.transform.open_batch import PREPARE, Opened, declared, is_derivative
 from onnxgrad.verify.rows.grouping import Rows
 from onnxgrad.wording import option, what_there_is
 
@@ -122,7 +122,8 @@ def followed(program: Program, rows: Mapping[str, Layout]) -> tuple[Program, Bat
     try:
         return program, model_by_rows(program.main, inputs, str(why))
     except Refused as error:
-        raise InputError(f"{why}; the whole model in a Scan: {error}") from None
+        order = "; or map the model, then form its derivative" if is_derivative(program) else ""
+        raise InputError(f"{why}; the whole model in a Scan: {error}{order}") from None
 
 
 def _follow(program: Program, rows: Mapping[str, Layout], deep: bool) -> Batched:

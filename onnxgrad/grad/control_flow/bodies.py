@@ -151,11 +151,10 @@ def record(b: Binding, body: BindingBlock, v: Var, type_: Type) -> Var:
     """Adds a scan output to `b` that stacks the value of `v` at each step."""
     with emitting(body, sources=(b,), made_by="gradient"):
         body.add_output(op.Identity(v))
-    stacked = (
-        TensorType(type_.dtype, (None, *(type_.shape or ())))
-        if isinstance(type_, TensorType)
-        else None
-    )
+    stacked = None
+    if isinstance(type_, TensorType):
+        known = type_.shape is not None
+        stacked = TensorType(type_.dtype, (None, *(type_.shape or ())) if known else None)
     if body.outputs[-1].type is None:
         body.outputs[-1].type = type_
     return b.block.add_result(

@@ -42,6 +42,9 @@ def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
     """
     body = b.blocks["body"]
     initial = [present(v, b) for v in b.inputs[2:]]
+    for v, inside in zip(initial, body.inputs[2:]):
+        if v.type is None and inside.dtype:
+            v.type = TensorType(inside.dtype, None)
     refuse_random(b, body)
     count = len(initial)
     types = state_types(body, initial)

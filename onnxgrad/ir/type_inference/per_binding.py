@@ -194,9 +194,16 @@ def types_of_bodies(b: Binding) -> list[Type | None]:
 
 
 def _of_if(b: Binding) -> list[Type | None]:
-    """A result has the type on which both branches agree."""
+    """A result has the type on which both branches agree: the dtype of one if the other's type is
+    unknown.
+    """
     then, otherwise = (b.blocks[name].outputs for name in ("then_branch", "else_branch"))
-    return [common_type(x.type, y.type) for x, y in zip(then, otherwise)]
+    return [
+        _unshaped(x if y.type is None else y)
+        if (x.type is None) != (y.type is None)
+        else common_type(x.type, y.type)
+        for x, y in zip(then, otherwise)
+    ]
 
 
 def _of_loop(b: Binding) -> list[Type | None]:

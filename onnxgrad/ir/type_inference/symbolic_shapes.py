@@ -360,6 +360,7 @@ _REFINED: dict[str, _Rule] = {
     "Pad": _of_pad,
     "Slice": _of_slice,
     "NonZero": _of_non_zero,
+    "GroupNormalization": _as_first,
     "ScatterND": _as_first,
     "ScatterElements": _as_first,
     "Conv": of_conv,
