@@ -17,7 +17,8 @@ def stft(
 ) -> Array:
     """signal (B, L), (B, L, 1) or (B, L, 2) of complex numbers -> (B, frames, bins, 2); the frames
     are as long as the window, or `length`. onnx.reference accepts a signal of three axes alone, and
-    cuts no frame that is longer than the window.
+    cuts no frame that is longer than the window. Raises Unsupported if no frame fits the signal, or
+    the window no frame.
     """
     x = signal[..., 0] if signal.ndim == 3 else signal
     if signal.ndim == 3 and signal.shape[2] == 2:
