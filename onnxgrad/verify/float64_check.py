@@ -275,7 +275,8 @@ def _judged(
     limits = for_rounding(in_float64(exact, new, paths), others.most)
     near = {name: max(rounded(new[name]), EXACT) for name in exact}
     differences = trial.judge(exact, got, oracle.demands.allows(limits), near)
-    for widen in (others.widen, partial(_for_condition, oracle, found)):
+    again = [partial(others.widen, seed) for seed in range(PERTURBED_RUNS)]
+    for widen in (*again, partial(_for_condition, oracle, found)):
         if all(difference.ok for difference in differences):
             break
         wider = widen(trial, got, limits)
@@ -342,32 +343,36 @@ class _OtherRoundings:
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
         self.most: dict[str, float] = {}  # the largest moves in the cases so far
+        self._moved: list[dict[str, float]] = []  # of each model, in this case
 
     @cached_property
     def _roundings(self) -> tuple[Roundings, Roundings]:
         return roundings(self.oracle.subjects["original"], self.oracle.subjects["candidate"])
 
     def widen(
-        self, trial: Trial, got: Results, limits: Mapping[str, Allowance]
+        self, seed: int, trial: Trial, got: Results, limits: Mapping[str, Allowance]
     ) -> dict[str, Allowance] | None:
-        """Runs both models with these constants moved. Returns None if there are none, or if the
-        budget does not allow the runs.
+        """Runs both models with these constants moved, once more for each `seed`: mostly the first
+        explains the difference. Returns None if there are none, or if the budget does not allow the
+        runs.
         """
-        moves: dict[str, float] = {}
-        for which, constants, usual in zip(
-            self.oracle.subjects, self._roundings, (trial.exact or {}, trial.with_parts(got))
+        if not seed:
+            self._moved = [{}, {}]
+        for which, constants, usual, moved in zip(
+            self.oracle.subjects,
+            self._roundings,
+            (trial.exact or {}, trial.with_parts(got)),
+            self._moved,
         ):
-            runs = [usual]
-            for seed in range(PERTURBED_RUNS) if constants else ():
-                run = self.oracle.moved(which, trial.feeds, constants, seed)
-                if run is None:
-                    return None
-                runs.append(trial.with_parts(run))
-            for name, value in noise(runs, trial.alive).items():
-                moves[name] = moves.get(name, 0.0) + value
-        for name, value in moves.items():
-            self.most[name] = max(value, self.most.get(name, 0.0))
-        return for_rounding(limits, self.most) if moves else None
+            run = self.oracle.moved(which, trial.feeds, constants, seed) if constants else usual
+            if run is None:
+                return None
+            for name, value in noise([usual, trial.with_parts(run)], trial.alive).items():
+                moved[name] = max(value, moved.get(name, 0.0))
+        for name in dict.fromkeys(n for moved in self._moved for n in moved):
+            both = sum(moved.get(name, 0.0) for moved in self._moved)
+            self.most[name] = max(both, self.most.get(name, 0.0))
+        return for_rounding(limits, self.most) if any(self._roundings) else None
 
 
 def _for_condition(

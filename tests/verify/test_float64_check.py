@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -124,3 +125,20 @@ def test_a_budget_that_ends_before_other_roundings_ran_refutes_no_rounding(
     )
     assert report.verdict == verdict, str(report)
     assert ("over its budget" in report.summary) == (verdict == "not proved")
+
+
+def test_no_more_roundings_run_than_explain_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[N,6] x) => (float[N,6] y) <float k = {%r}, float e = {64}> { t = Tanh (x) m = %s (t, k) y = Pow (m, e) }"
+    pair = [parse(text % (0.70710677, "Mul")), parse(text % (1.4142135, "Div"))]
+    seeds: list[int] = []
+    moved = float64_check.Oracle.moved
+
+    def noted(self: float64_check.Oracle, *arguments: Any) -> Any:
+        seeds.append(arguments[-1])
+        return moved(self, *arguments)
+
+    monkeypatch.setattr(float64_check.Oracle, "moved", noted)
+    assert verify(*pair).verdict == "equal" and set(seeds) == {0}
+    seeds.clear()
+    wrong = parse(text % (1.414, "Div"))
+    assert verify(pair[0], wrong).verdict == "different" and set(seeds) == {0, 1, 2}
