@@ -12,7 +12,7 @@ import pytest
 
 from onnxgrad import optimize, verify
 from onnxgrad.errors import NotProved
-from onnxgrad.jobs import optimize as jobs
+from onnxgrad.jobs import growth as jobs
 from onnxgrad.jobs.growth import Grown, Merged
 from tests.rewriting import apply, model_of, weights
 
