@@ -188,6 +188,7 @@ class RewriteNotExact(NotProved):
 class ExactProver:
     """Decides every rewrite of a program from now on; `trace` must be that of its passes. Raises
     RewriteNotExact between two rewrites. `decide` receives a window and the seconds for it.
+    `seconds`: for all windows.
     """
 
     def __init__(
@@ -196,10 +197,11 @@ class ExactProver:
         trace: Trace,
         *,
         decide: Callable[[Window, float], Decision] = decide_window,
+        seconds: float | None = None,
     ) -> None:
         self.report = ExactReport()
         self._program, self._trace, self._decide = program, trace, decide
-        self._seconds = min(_ALL, _SHARE * current().left())
+        self._seconds = min(_ALL, _SHARE * current().left()) if seconds is None else seconds
         started = time.monotonic()
         self._recorder = Recorder(program)
         self._settled = len(trace.rewrites)
