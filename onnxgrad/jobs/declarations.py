@@ -209,6 +209,13 @@ class OptimizeOptions(Proof):
         "algebra; a rewrite that is not is refused",
         toml="verify.exact",
     )
+    against: Names = option(
+        (),
+        "also compare the result with itself in this other runtime, as `verify --against` does",
+        metavar="RUNTIME",
+        toml="runtimes",
+        olive=False,
+    )
 
     @property
     def proves(self) -> bool:
@@ -256,6 +263,13 @@ class VerifyOptions(Proof):
         metavar="FILE",
         once=True,
         file="read",
+    )
+    against: Names = option(
+        (),
+        "compare A with itself in another runtime: the path of a Python with another onnxruntime, "
+        "a provider such as 'XnnpackExecutionProvider{intra_op_num_threads=2}', or "
+        "PYTHON:PROVIDER",
+        metavar="RUNTIME",
     )
     layers: bool = option(
         False,

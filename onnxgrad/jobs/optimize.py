@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from onnxgrad.errors import OnnxgradError
+from onnxgrad.errors import NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
@@ -17,7 +17,8 @@ from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.edit import changed_after, changed_before
 from onnxgrad.jobs.fixed_dims import fixed
 from onnxgrad.jobs.lint import lint, lint_report, refuse
-from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
+from onnxgrad.jobs.outcome import Change, Clock, Hooks, Outcome
+from onnxgrad.jobs.proving import runnable
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.jobs.tuning.record import Tuning
@@ -27,6 +28,7 @@ from onnxgrad.passes.inline import Inline, check_names
 from onnxgrad.passes.instruments import PrintAfter, leave_out
 from onnxgrad.passes.pipeline import Pipeline, parse_passes, with_rules
 from onnxgrad.rewrite.exact_record import RewriteNotExact
+from onnxgrad.verify import verify
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Job:
         if outcome.report is not None:
             refuse(lint_report(outcome.report, self.options.lint))
         changed_after(self.options, outcome)
+        if self.options.proves:
+            run_elsewhere(self.options, outcome)
         if self.recipe is not None:
             self.recipe.check(self.name, outcome)
         self.hooks.accept(outcome)
@@ -147,6 +151,25 @@ def optimize(
     if recipe is not None:
         options = recipe.options(outcome.model, options)
     return Job.of(options, hooks or Hooks(), recipe, outcome.model).run(model, outcome)
+
+
+def run_elsewhere(options: OptimizeOptions, outcome: Outcome) -> None:
+    """Compares the result with itself in each other runtime of the options, and records it. Raises
+    NotProved if they differ, or nothing is proved.
+    """
+    proof = {k: v for k, v in options.proof().items() if k in _OF_A_RUN}
+    for runtime in options.against:
+        with runnable(outcome.program) as model:
+            report = verify(model, against=runtime, **proof)
+        if not report:
+            raise NotProved(f"{report.summary}; nothing was written")
+        outcome.changes.append(Change("other runtime", (runtime,), report.summary))
+
+
+# options of the proof that hold for one model in another runtime
+_OF_A_RUN = frozenset(
+    {"inputs", "dims", "seeds", "threads", "allow_empty", "excuse", "atol", "rtol", "metric"}
+)
 
 
 def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipeline:

@@ -7,6 +7,7 @@ pyproject.toml, in onnxgrad.toml, or in a TOML file that the caller names.
     merge = "auto"
     target_opset = 23
     for = "onnxruntime"
+    runtimes = ["/envs/old/bin/python"]   # the result must compute the same there
     allow_unproved = true                 # for `onnxgrad ci`, if verify.run = false
 
     [tool.onnxgrad.verify]
@@ -82,7 +83,8 @@ from onnxgrad.jobs.requirements import (
 from onnxgrad.options import checked, several
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
-from onnxgrad.wording import did_you_mean
+from onnxgrad.verify.running.runtimes import programs
+from onnxgrad.wording import did_you_mean, option
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -209,6 +211,21 @@ def find(config: str | None) -> Recipe | None:
     """
     if config is not None:
         return read(Path(config))
+    found = _found()
+    if found is None:
+        return None
+    for options in (found.common, *found.models.values()):
+        for python in programs(several(options.get("runtimes", ()), "runtimes")):
+            raise InputError(
+                f"{found.where}: runtimes starts the program {python}, which a recipe may do only "
+                f"if you name it: {option(f'--config {found.where}', f'recipe={found.where!r}')}, "
+                f"or `onnxgrad ci {found.where}`"
+            )
+    return found
+
+
+def _found() -> Recipe | None:
+    """Returns the recipe in the current folder, if there is one."""
     own = read(Path(OWN_FILE)) if Path(OWN_FILE).is_file() else None
     table = None
     # a missing or invalid pyproject.toml is the concern of other tools

@@ -19,7 +19,7 @@ from onnxgrad.errors import CannotRun, OnnxgradError
 from onnxgrad.ir import domains
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.verify.bounds import Bounds
-from onnxgrad.verify.compare import Difference
+from onnxgrad.verify.compare import Difference, noise
 from onnxgrad.verify.feeds.edge_cases import WIDE_CASE
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results
 from onnxgrad.verify.interface import Demands
@@ -28,6 +28,7 @@ from onnxgrad.verify.proof_model import Model, ProofModel
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.background import Background, Later
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.running.session import Session, marks, open_session, versions
 from onnxgrad.verify.tolerance import at_tie, in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
@@ -39,11 +40,17 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 
 @dataclass(frozen=True)
 class Settings:
-    """The provider and the number of threads with which models run."""
+    """The provider, or the other runtime, and the number of threads with which models run."""
 
     provider: str
     threads: int
     early: EarlyRuns | None = field(default=None, compare=False, repr=False)
+    runtime: Runtime | None = None
+
+    @property
+    def name(self) -> str:
+        """The provider's name in reports."""
+        return self.provider if self.runtime is None else self.runtime.provider
 
     def open(
         self, model: Model, *, optimize: bool, again: bool = False, folder: str | None = None
@@ -61,6 +68,7 @@ class Settings:
             may_idle=True,
             again=again,
             session_options={} if folder is None else {_FOLDER: folder},
+            runtime=self.runtime,
         )
 
 
@@ -166,6 +174,20 @@ class Request:
     keep: ArraysFile | None = None  # receives the values of a run
     excuse: Mapping[str, str] = field(default_factory=dict)  # output -> mask of its rows
     by_regions: bool = True  # compare between discontinuities if whole runs prove nothing
+    against: Runtime | None = None  # where the second model runs
+
+    @property
+    def there(self) -> Settings:
+        """The settings with which the second model runs."""
+        if self.against is None:
+            return self.settings
+        return replace(self.settings, runtime=self.against, early=None)
+
+    def beside(self, runtime: Runtime) -> Request:
+        """Returns the request for the same model in this and in another runtime. The float64
+        reference only calibrates.
+        """
+        return replace(self, against=runtime, by_regions=False, weights="same")
 
     def alike(self, other: Request) -> bool:
         """True if both requests want the same runs of the original."""
@@ -210,16 +232,37 @@ def onnxruntime_check(
     demands: Demands,
     at_zero: Sequence[Trial] = (),
     apart: Apart | None = None,
+    there: Settings | None = None,
 ) -> Leg:
     """Calibrates on the original, then compares the candidate with optimisations on and off.
     `at_zero`: cases with an empty dimension, which count only if the original runs them again and
-    agrees. `apart`: the case of NaN and infinite values, which decides nothing.
+    agrees. `apart`: the case of NaN and infinite values, which decides nothing. `there`: the
+    settings of the candidate, if they differ.
     """
-    agreeing = list(at_zero)
+    agreeing, where = list(at_zero), there or settings
     why = calibrate(original, trials, settings, agreeing, apart)
+    if where.runtime is not None:
+        _add_noise_of(where, candidate, trials, demands)
     return held_against(
-        candidate, trials, found, settings, demands, why, agreeing, original.proto, apart
+        candidate, trials, found, where, demands, why, agreeing, original.proto, apart
     )
+
+
+def _add_noise_of(
+    there: Settings, candidate: ProofModel, trials: Sequence[Trial], demands: Demands
+) -> None:
+    """Adds the noise of another runtime: its differences from itself between one and two
+    threads.
+    """
+    names = demands.names
+    ways = [replace(there, threads=n) for n in (there.threads, 2 if there.threads == 1 else 1)]
+    with contextlib.suppress(RunFailed):  # met again where it is judged
+        sessions = [way.open(candidate.source, optimize=True) for way in ways]
+        for trial in trials:
+            feeds = names.feeds(trial.feeds)
+            runs = [trial.with_parts(names.results(session.run(feeds))) for session in sessions]
+            for name, value in noise(runs, trial.alive).items():
+                trial.noise[name] = max(value, trial.noise.get(name, 0.0))
 
 
 _NO_KERNEL = re.compile(r"Could not find an implementation for (\w+)\((\d+)\)")
@@ -326,7 +369,7 @@ def held_against(
         if optimize or why:
             _hold_more(session, at_zero, apart, found, demands, how)
     if idle and all(idle):
-        found.idle[settings.provider] = None
+        found.idle[settings.name] = None
     return found.leg("onnxruntime", len(trials), why)
 
 

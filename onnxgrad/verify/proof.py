@@ -61,7 +61,8 @@ from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
 from onnxgrad.verify.report import Leg, Regions, Report, joined
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.installed import too_old
+from onnxgrad.verify.running.installed import title_of, too_old
+from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.running.session import versions
 from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties
@@ -97,13 +98,16 @@ def verify(
     layers: bool = False,
     exact: bool = False,
     save: str | os.PathLike[str] | None = None,
+    against: str | Sequence[str] = (),
     early: Ahead | None = None,
 ) -> Report:
     """Compares model `b` with the original `a` by running both; see `onnxgrad.verify`. `early`: the
     runs of `a` that `ahead` began.
     """
     request, providers = _request(locals())
-    if expect is None and b is None and save is None:
+    alone = b is None and expect is None
+    others = _runtimes(against, alone=alone and "onnxruntime" in request.legs)
+    if alone and save is None and not others:
         raise InputError(f"pass a second model, or {option('--expect FILE', 'expect=')}")
     if expect is not None and b is not None:
         raise InputError("stored results are compared with one model, and two were given")
@@ -119,7 +123,7 @@ def verify(
             request = replace(request, settings=early.request.settings)
         first = proof_model(a) if early is None else early.original()
         second = a if b is None and expect is None else b
-        report = _on_all(first, second, expect, request, providers, early)
+        report = _on_all(first, second, expect, request, others or providers, early)
         ran = any(leg.ran for name, leg in report.legs.items() if name.startswith("onnxruntime"))
         if ran and (old := too_old(versions()["onnxruntime"])):
             report = replace(report, notes=(*report.notes, old))
@@ -174,10 +178,16 @@ def _on_all(
     b: Model | Any | None,
     expect: Stored | None,
     request: Request,
-    providers: Sequence[str],
+    places: Sequence[str] | Sequence[Runtime],
     early: Ahead | None,
 ) -> Report:
-    """Compares the models on every provider, and joins the reports."""
+    """Compares the models on every provider, or the first in every other runtime, and joins the
+    reports.
+    """
+    others = [place for place in places if isinstance(place, Runtime)]
+    if others:
+        return _in_others(first, request, others)
+    providers = [place for place in places if isinstance(place, str)]
     requests = [request, *(request.on(name) for name in providers[1:])]
     second = None if b is None else proof_model(b)
     reports = [
@@ -187,6 +197,28 @@ def _on_all(
         for each in requests
     ]
     return reports[0] if len(reports) == 1 else joined(reports, providers)
+
+
+def _runtimes(against: str | Sequence[str], *, alone: bool) -> list[Runtime]:
+    """Returns the other runtimes. Raises InputError unless a model is `alone`."""
+    others = [Runtime.of(text) for text in several(against, "verify: against")]
+    if others and not alone:
+        raise InputError(
+            f"{option('--against', 'against=')} compares one model with itself in another runtime, "
+            "in the onnxruntime check: pass no second model and no stored results"
+        )
+    return others
+
+
+def _in_others(model: ProofModel, request: Request, others: Sequence[Runtime]) -> Report:
+    """Compares a model with itself in every other runtime, and joins the reports."""
+    reports = []
+    titles = [title_of(runtime) for runtime in others]
+    for runtime, title in zip(others, titles, strict=True):
+        report = _around(model, model, request.beside(runtime), None)
+        here = f"{report.provider} of onnxruntime {versions()['onnxruntime']}"
+        reports.append(replace(report, provider=f"{here} and on {title}"))
+    return reports[0] if len(reports) == 1 else joined(reports, titles)
 
 
 def _around(
@@ -315,12 +347,13 @@ def _judged(
         ran["onnxruntime"] = onnxruntime_check(
             original, candidate, trials, found, request.settings, demands, search.at_zero,
             search.apart,
+            request.there,
         )  # fmt: skip
         if shapes is not None:
             wrong, notes = shapes() if later is None else later.result()
             found.unproved += wrong
             found.notes += notes
-    if oracle is not None:
+    if oracle is not None and request.against is None:
         ran["float64"] = float64_check(oracle, trials, found, demands.computed)
         if ran["float64"].cases == len(trials):
             ran |= _settled(oracle, trials, found, ran)

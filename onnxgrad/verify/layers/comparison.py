@@ -81,10 +81,11 @@ class Marked:
         session = open_session(
             proto.SerializeToString(),
             provider=self.settings.provider,
-            optimize=optimize,
+            optimize=optimize or self.settings.runtime is not None,  # as it is deployed there
             threads=threads or self.settings.threads,
             session_options=self._options,
             may_idle=True,
+            runtime=self.settings.runtime,
         )
         results = session.run(feeds)
         return [results[v.name] for v in proto.graph.output]
@@ -345,7 +346,7 @@ def inside(
                 f"{option('--map', 'map=')} {ours}={theirs}: no node of the second model computes "
                 f"{theirs!r}"
             )
-    first, second = (Marked(m, request.settings) for m in (original, candidate))
+    first, second = Marked(original, request.settings), Marked(candidate, request.there)
     for i, trial in enumerate(trials):
         keep = request.keep if i == 0 else None
         work = Comparison(pairs, first, second, demands, request.budget, keep=keep)

@@ -201,7 +201,7 @@ def main() -> None:
     # import the libraries while the parent is busy
     if sys.argv[1] == "float64":
         _references()
-    elif sys.argv[1] == "cpu":
+    elif sys.argv[1] in ("cpu", "runtime"):
         with contextlib.suppress(Exception):  # the first request reports the failure
             import onnxruntime  # noqa: F401
     gc.freeze()  # the imported objects stay

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import select
@@ -16,10 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from onnxgrad.errors import NotProved
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.interpreter import interrupts_held, python_command
 from onnxgrad.limits import current, size_text
+from onnxgrad.verify.running.runtimes import OTHER, command_of
 from onnxgrad.verify.running.wire import receive, send
+from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import option
 
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -66,27 +69,43 @@ main()
 """
 
 
+def _python_of(kind: str) -> str:
+    """Returns the interpreter of the kind of a `Runtime`; empty if it is this one."""
+    return kind.removeprefix(OTHER).partition("\0")[0]
+
+
 class Child:
     """One child process. Threads share it through `pool.held`, which takes its lock."""
 
     def __init__(self, kind: str) -> None:
-        """`kind`: a provider, or "float64"."""
+        """`kind`: a provider, "float64", or that of a `Runtime`."""
         self.kind = kind
         self.lock = threading.RLock()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
         # Nobody writes to this pipe: it closes when we end. pass_fds is POSIX only; elsewhere the
         # child notices the end of its stdin.
         watched, self.life = os.pipe() if os.name == "posix" else (-1, -1)
+        other = kind.startswith(OTHER)
+        command, sent = (
+            command_of(kind, str(watched))
+            if other and _python_of(kind)
+            else (python_command(_start(), "runtime" if other else kind, str(watched)), b"")
+        )
         try:
             with interrupts_held():
                 self.process = subprocess.Popen(
-                    python_command(_start(), kind, str(watched)),
+                    command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self.log,
                     pass_fds=() if watched < 0 else (watched,),
                     env={_BLAS_THREADS: "1", **os.environ},
                 )
+        except OSError as error:
+            _close(self.life)
+            if not sent:
+                raise
+            raise InputError(f"{command[0]}: cannot be started: {error.strerror}") from error
         except BaseException:  # close the pipe even after an interrupt
             _close(self.life)
             raise
@@ -96,6 +115,16 @@ class Child:
         self.answers = cast(BinaryIO, self.process.stdout)
         self.owner = os.getpid()
         atexit.register(self.kill)
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: the first request says why
+            self.requests.write(sent)
+            self.requests.flush()
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether models run on the CPU, where the address space may be limited. Devices reserve
+        far more of it than they use: only resident memory counts there.
+        """
+        return self.kind in ("cpu", "float64") or self.kind.endswith(f"\0{PROVIDERS['cpu']}")
 
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
@@ -148,9 +177,7 @@ class Child:
         watch = _Watch(self.process, min(timeout, left), limits.memory)
         try:
             with watch:
-                # CUDA reserves far more address space than it uses: only resident memory counts
-                # there
-                memory = 0 if self.kind == "cuda" else limits.memory
+                memory = limits.memory if self.on_cpu else 0
                 status, *answer = self._exchange((verb, memory, *arguments), watch)
                 while status == "call" and called is not None:
                     status, *answer = self._exchange(_answer(called, answer), watch)

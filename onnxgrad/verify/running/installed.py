@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxgrad.errors import OnnxgradError
-from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.verify.running.child_process import Refused, RunFailed, held
+from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.running.session import open_session, versions
 from onnxgrad.vocabulary import PROVIDERS
+from onnxgrad.wording import perhaps
 
 _PACKAGES = (
     "onnx",
@@ -83,6 +85,46 @@ def _probe(ir_version: int, opset: int) -> bytes:
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     model.ir_version = ir_version
     return bytes(model.SerializeToString())
+
+
+@functools.cache
+def _versions_in(runtime: Runtime) -> dict[str, Any]:
+    where = runtime.python or "onnxruntime"
+    try:
+        with held(runtime.kind) as child:
+            found: dict[str, Any] = child.ask(60.0, "versions")
+    except Refused as error:
+        raise InputError(
+            f"{where}: has no onnxruntime that can be imported ({error.words[:200]}): "
+            f"{where} -m pip install onnxruntime"
+        ) from None
+    except RunFailed as error:
+        raise InputError(
+            f"{where}: is no Python with numpy and onnxruntime: {error.reason}"
+        ) from error
+    return found
+
+
+def versions_in(runtime: Runtime) -> dict[str, Any]:
+    """Returns {'onnxruntime': version, 'providers': [...]} of another runtime. Raises InputError,
+    in one line, if its interpreter has no numpy or onnxruntime, or if this onnxruntime does not
+    offer the provider.
+    """
+    known = dict(_versions_in(runtime))
+    if runtime.provider not in known["providers"]:
+        near = perhaps(runtime.provider, known["providers"])
+        raise InputError(
+            f"{runtime.python or 'onnxruntime'}: {runtime.provider} is missing{near}: onnxruntime "
+            f"{known['onnxruntime']} has {', '.join(known['providers'])}"
+        )
+    return known
+
+
+def title_of(runtime: Runtime) -> str:
+    """Returns the name of another runtime in reports, with its version."""
+    where = f" of {runtime.python}" if runtime.python else ""
+    provider = runtime.provider.removesuffix("ExecutionProvider")
+    return f"onnxruntime {versions_in(runtime)['onnxruntime']}{where}, {provider}"
 
 
 def doctor_report() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from onnxgrad.verify.proof_model import Model, sendable, source_of
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held, needs_more_memory
 from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.device_memory import peak_on_device
+from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.vocabulary import MOST_THREADS, PROVIDERS
 from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install, option
@@ -77,9 +78,10 @@ _CLUTTER = re.compile(
 _NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|[Oo]ut of memory")
 
 
-def _held(provider: str) -> AbstractContextManager[Child]:
-    """Returns the warm child of a provider, locked for this thread."""
-    return held(provider, _preload if provider != "cpu" else None)
+def _held(kind: str) -> AbstractContextManager[Child]:
+    """Returns the warm child of a provider or of a `Runtime`, locked for this thread."""
+    on_cpu = kind == "cpu" or kind.endswith(f"\0{PROVIDERS['cpu']}")
+    return held(kind, None if on_cpu else _preload)
 
 
 def _preload(child: Child) -> None:
@@ -140,7 +142,7 @@ class Session:
     outputs: tuple[Argument, ...]
     providers: tuple[str, ...]
     placement: Mapping[str, int]  # nodes per provider; empty on the CPU
-    provider: str
+    provider: str  # or the kind of a `Runtime`
     _key: str
     _payload: bytes | str = field(repr=False)
     _config: Mapping[str, Any] = field(repr=False)
@@ -160,7 +162,7 @@ class Session:
     @property
     def idle(self) -> bool:
         """True if the provider got none of the nodes, so that all run on the CPU."""
-        return bool(self.placement) and not self.placement.get(PROVIDERS[self.provider])
+        return bool(self.placement) and not self.placement.get(self._config["provider"])
 
     def run(
         self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS
@@ -273,12 +275,13 @@ def open_session(
     keep: int = CACHED_SESSIONS,
     may_idle: bool = False,
     again: bool = False,
+    runtime: Runtime | None = None,
 ) -> Session:
     """Loads a model in the child. `session_options`: onnxruntime's session configuration entries.
     `keep`: how many sessions the child may hold (two on a device). Beyond that, the least recently
     used session is dropped, and loaded again at its next run. `may_idle`: accept a model of which
     no node runs on the provider. `again`: the model is opened with other threads as well, and
-    onnxruntime optimises it only once.
+    onnxruntime optimises it only once. `runtime`: in place of the provider.
 
     Raises InputError if the provider or onnxruntime is missing, and RunFailed if the model does not
     load.
@@ -289,8 +292,10 @@ def open_session(
         raise InputError(f"threads must be a number from 1 to {MOST_THREADS}, not {threads}")
     digest, payload = source_of(model)
     config = {
-        "provider": PROVIDERS[provider],
-        "provider_options": PROVIDER_OPTIONS[provider],
+        "provider": PROVIDERS[provider] if runtime is None else runtime.provider,
+        "provider_options": PROVIDER_OPTIONS[provider]
+        if runtime is None
+        else {**dict(runtime.options)},
         "optimize": optimize,
         "threads": threads,
         "options": dict(session_options),
@@ -299,15 +304,20 @@ def open_session(
         "again": digest if again else "",
     }
     key = f"{digest} {optimize} {threads} {sorted(session_options.items())} {list(LIBRARIES)}"
-    with _held(provider) as child:
+    if runtime is not None:
+        key += f" {runtime.options}"
+    kind = provider if runtime is None else runtime.kind
+    with _held(kind) as child:
         # drop sessions of other models, which are loaded again on demand; a device holds few, and
         # its libraries and context alone need gigabytes
-        if provider == "cpu" and child.resident() > current().memory / 4:
+        if child.on_cpu and child.resident() > current().memory / 4:
             child.kill()
-    with _held(provider) as child:
+    with _held(kind) as child:
         info = _ask(child, timeout, "load", "open", key, sendable(payload), config)
     if "library" in info:
         raise cannot_load(info["library"], _plain_words(info["why"]))
+    if "missing" in info and runtime is not None:
+        raise InputError(f"{runtime.python or 'onnxruntime'}: {info['missing']} does not start")
     if "missing" in info:
         raise InputError(how_to_get(info["missing"], info["available"]))
     session = Session(
@@ -315,13 +325,13 @@ def open_session(
         outputs=_arguments(info["outputs"]),
         providers=tuple(info["providers"]),
         placement=info["placement"],
-        provider=provider,
+        provider=kind,
         _key=key,
         _payload=payload,
         _config=config,
     )
     if session.idle and not may_idle:
-        raise RunFailed("load", f"no node of the model runs on {PROVIDERS[provider]}")
+        raise RunFailed("load", f"no node of the model runs on {config['provider']}")
     return session
 
 

@@ -7,10 +7,13 @@ The only peer is the process that started this one.
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO
+
+import numpy as np
 
 _PIPE = 1 << 12  # bytes that every pipe holds
 _INSIDE = 4096  # bytes of the largest buffer that is pickled with the message, which saves a read
@@ -50,7 +53,17 @@ def receive(stream: BinaryIO, *, large: Callable[[], object] = lambda: None) -> 
     if count or size > _PIPE:
         large()
     body = _exactly(stream, size)
-    return pickle.loads(body, buffers=[_exactly(stream, n) for n in sizes])
+    return _Reader(io.BytesIO(body), buffers=[_exactly(stream, n) for n in sizes]).load()
+
+
+class _Reader(pickle.Unpickler):
+    """Reads arrays of another numpy: version 2 renamed the module of their constructors."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith(("numpy.core.", "numpy._core.")):
+            core = "numpy._core" if int(np.__version__.partition(".")[0]) >= 2 else "numpy.core"
+            module = f"{core}.{module.rpartition('.')[2]}"
+        return super().find_class(module, name)
 
 
 def _exactly(stream: BinaryIO, size: int) -> bytearray:
