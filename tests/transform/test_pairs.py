@@ -103,7 +103,7 @@ TRIPLES = [
     ("open batch", "jvp", "per sample"), ("open batch", "gradient", "vmap weight"), ("gradient", "vmap", "gradient"),
     ("vmap", "gradient", "optimize"), ("jvp", "vmap", "jacobian"), ("hvp", "vmap weight", "jvp"),
     ("merge", "gradient", "train"), ("train", "hvp", "extract"), ("gradient", "train", "gradient"),
-    ("lift", "gradient", "vmap"), ("split", "gradient", "opset up"), ("backward", "vmap", "jvp"),
+    ("opset up", "gradient", "vmap"), ("split", "gradient", "opset up"), ("backward", "vmap", "jvp"),
     ("optimize", "jacobian", "train"), ("float16", "gradient", "vmap"), ("opset down", "hvp", "gradient"),
     ("join", "per sample", "gradient"), ("join before", "hessian", "jvp"), ("extract", "checkpoint", "vmap"),
     ("vmap", "vmap", "gradient"), ("per sample", "jvp", "join"),
