@@ -23,10 +23,14 @@ _KEPT = 3
 
 
 class References:
-    """The compiled models of this process by key. The least recently used is dropped first."""
+    """The compiled models of this process by key. The least recently used is dropped first, but not
+    those whose runs the latest proof counts: their counts would be lost.
+    """
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, Reference] = OrderedDict()
+        self._counted: dict[str, object] = {}  # the count of each model's latest counted run
+        self._latest: object = None
 
     def open(
         self, ask: Ask, key: str, model: bytes | bytearray | str, own: list[tuple[str, str]]
@@ -38,8 +42,14 @@ class References:
         for domain, op in own:
             OWN[domain, op] = _asking(ask, domain, op)
         while len(self._open) >= _KEPT:
-            self._open.popitem(last=False)
+            self._drop()
         self._open[key] = Reference(read(model))
+
+    def _drop(self) -> None:
+        free = (key for key in self._open if self._counted.get(key) != self._latest)
+        key = next(free, next(iter(self._open)))
+        del self._open[key]
+        self._counted.pop(key, None)
 
     def run(
         self, key: str, feeds: Mapping[str, Any], outputs: list[str] | None, options: dict[str, Any]
@@ -52,6 +62,8 @@ class References:
         if reference is None:
             return None
         self._open.move_to_end(key)
+        if options["count"] is not None:
+            self._latest = self._counted[key] = options["count"]
         everywhere, deployed = options.pop("everywhere"), options.pop("deployed")
         if options["rounded"] is not None:
             options["rounded"] = Roundings(*options["rounded"])
