@@ -9,6 +9,7 @@ import itertools
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -171,7 +172,7 @@ class FurtherInputs:
             check,
             feeds,
             base,
-            spot(self.reference, still, found.weights, base),
+            replace(spot(self.reference, still, found.weights, base), until=self.deadline),
             found,
             self.exact,
             self.seed,

@@ -145,7 +145,8 @@ class Look:
     @cached_property
     def at(self) -> Place:
         """The place with its noise, and with the values that runs of one moved value share."""
-        return place(self.cheap.reference, self.cheap.feeds, self.cheap.weights, self.base)
+        found = place(self.cheap.reference, self.cheap.feeds, self.cheap.weights, self.base)
+        return replace(found, until=self.cheap.until)
 
     def _line(self, name: str, at: Place) -> Line:
         size = float(np.abs(flat(self.base[name])).max(initial=0.0))
@@ -217,6 +218,8 @@ class Look:
         trial = Trial(quick, got, Slope(slope, rounding, rounding, quick.step), size, limit)
         if got == 0.0 == slope or (trial.error <= limit / 2 and rounding <= limit * size / 2):
             return trial
+        if self.cheap.late:  # neither right nor wrong
+            return replace(trial, slope=replace(trial.slope, doubt=float("inf")), limit=0.0)
         careful = line(self.at)
         (trial,) = on_one_scale(
             [Trial(careful, got, careful.slope(limit * size, limit), size, limit)]
