@@ -57,7 +57,7 @@ def optimize(
     passes: str | Sequence[str | Pass | Law] | None = None,
     without: Names = (),
     merge: Merge = 'auto',
-    target_opset: Count | None = None,
+    target_opset: Several | None = None,
     for_: Runtime | None = None,
     allow_growth: bool = False,
     inline: Names = (),
@@ -95,7 +95,7 @@ def optimize(
 ) -> Any: ...
 def convert_opset(
     model: ModelLike,
-    to: Count,
+    to: Several,
     *,
     report: bool = False,
     verify: bool = True,

@@ -58,6 +58,9 @@ def providers_of(text: str) -> list[str]:
     return names
 
 
+_ENDLESS = 2**63 - 1  # the largest integer of ONNX is no limit that matters to a reader
+
+
 @dataclass(frozen=True)
 class Range:
     """The least and the largest allowed value of a number; with `above`, the least is excluded.
@@ -72,7 +75,7 @@ class Range:
     def __str__(self) -> str:
         least = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
         both = f"{least} and at most" if self.above else f"from {self.low:g} to"
-        return self.words or (f"{both} {self.high:g}" if self.high < math.inf else least)
+        return self.words or (f"{both} {self.high:g}" if self.high < _ENDLESS else least)
 
     def check(self, value: Any, where: str) -> Any:
         """Returns the number. Raises InputError if it is out of range."""

@@ -187,7 +187,8 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     names = list(dict.fromkeys(known))
     if len(alike := [other for other in names if other.lower() == name.lower()]) == 1:
         return alike
-    if name and len(longer := [other for other in names if other.startswith(name)]) == 1:
+    longer = [other for other in names if other.startswith(name)] if name else []
+    if 1 <= len(longer) <= most:
         return longer
     by_case = {other.lower(): other for other in reversed(names)}
     found = difflib.get_close_matches(name.lower(), by_case, most + _SPARE)

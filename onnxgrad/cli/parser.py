@@ -13,7 +13,9 @@ from typing import Any, Literal, NoReturn, TextIO
 from onnxgrad.cli.help_text import Help
 from onnxgrad.errors import InputError
 from onnxgrad.report.parts import LONGEST
-from onnxgrad.wording import perhaps, printable
+from onnxgrad.wording import first_of, perhaps, printable
+
+_COMMANDS = 3  # named in an error
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,6 +45,10 @@ class Parser(argparse.ArgumentParser):
         found, more = self.parse_known_args(args, namespace)
         if more and more[0].endswith(".onnx") and getattr(found, "output", "") is None:
             raise InputError(f"{_OUTPUT.format(more[0])} (see {self.prog} {found.command} --help)")
+        if more and len(more[0]) == 2 and more[0][0] == "-":
+            hint = f" (see {self.prog} {found.command} --help)"
+            hint = " (did you mean '-o'?)" if more[0] == "-O" else hint
+            raise InputError(f"unknown option {more[0]}{hint}")
         if more:
             raise InputError(f"unexpected '{more[0]}' (see {self.prog} {found.command} --help)")
         return found
@@ -61,9 +67,22 @@ class Parser(argparse.ArgumentParser):
     def _check_option(self, word: str) -> None:
         known = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
         if word.startswith("--") and " " not in word and word not in known:
-            self.error(f"unknown option {word}{perhaps(word, known)}")
+            self.error(f"unknown option {word}{perhaps(word, known, 2) or self._elsewhere(word)}")
         if len(word) > 2 and f"-{word}" in known:  # -output would be parsed as -o utput
             self.error(f"unknown option {word} (did you mean '-{word}'?)")
+
+    def _elsewhere(self, word: str) -> str:
+        """Returns which commands have an option that this one lacks, or an empty text."""
+        from onnxgrad.cli.usage import COMMANDS  # also needs the declarations of all jobs
+        from onnxgrad.jobs.declared import options_of
+
+        found = []
+        for name, command in COMMANDS.items():
+            rows = {flag for row in command.rows for flag in row.names}
+            options = () if command.options is None else options_of(command.options)
+            if word in rows | {o.flag for o in options}:
+                found.append(name)
+        return f": it is an option of {first_of(found, _COMMANDS)}" if found else ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

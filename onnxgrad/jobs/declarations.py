@@ -25,6 +25,7 @@ from onnxgrad.jobs.groups import (
     Running,
     Seconds,
     Seed,
+    Several,
     Sizes,
     Word,
 )
@@ -86,7 +87,7 @@ class OptimizeOptions(Proof):
     merge: Merge = option(
         "auto", "merge parallel products: where it is faster (auto, the default), always or never"
     )
-    target_opset: Count | None = option(
+    target_opset: Several | None = option(
         None,
         "convert the model to opset N first, so that passes may use its operators, such as "
         "Attention of opset 23 (default: the model's opset)",
@@ -232,7 +233,7 @@ class OptimizeOptions(Proof):
 class ConvertOpsetOptions(Proof):
     job: ClassVar[str] = "convert_opset"
 
-    to: Count = option(REQUIRED, "the opset of the default domain", metavar="N", positional=True)
+    to: Several = option(REQUIRED, "the opset of the default domain", metavar="N", positional=True)
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 
     def optimizing(self) -> OptimizeOptions:
