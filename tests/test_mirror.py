@@ -77,7 +77,6 @@ HOMES: dict[str, dict[str, str]] = {
     },
     "the two sides of one pipe": {
         "verify/reference/onnx_reference_kernels": "verify/reference/test_evaluate",
-        "verify/reference/server": "verify/reference/test_user_operators",
     },
     "passes that are tables, laws and matchers, seen through the passes that apply them": {
         "passes/folding": "passes/test_fold_constant",
