@@ -82,7 +82,9 @@ class Range:
         if value is None or not isinstance(value, (int, float)):
             return value  # another type of a union
         if not self.low <= value <= self.high or (self.above and value == self.low):
-            raise _wrong(where, str(self), value)
+            beyond = not self.words and value > self.high
+            most = "finite" if value == math.inf else f"at most {self.high:g}"
+            raise _wrong(where, most if beyond and self.high >= _ENDLESS else str(self), value)
         return value
 
 

@@ -33,7 +33,6 @@ from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions, OpenBatchOptions
-from onnxgrad.train.losses.adding import with_loss
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in
 from onnxgrad.verify.feeds.proof_cases import sets_of
@@ -60,6 +59,8 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
         made, notes = edited(program, bound, names, options.drop_output)
         report, ends, labels = None, [v.name for v in made.main.outputs], set[str]()
         if options.loss is not None:
+            from onnxgrad.train.losses.adding import with_loss
+
             before = {v.name for v in made.main.inputs}
             added = with_loss(made, options.loss)
             made = added.program

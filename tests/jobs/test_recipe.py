@@ -33,7 +33,7 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
         ({"require": {"MatMul": "about 3"}}, "cannot read the requirement 'about 3'"),
         ({"require": {"MatMul": True}}, "cannot read the requirement True"),
         ({"verify": {"sedes": [1]}}, "unknown key 'verify.sedes'"),
-        ({"verify": {"seeds": [-1]}}, "'verify.seeds' must be from 0 to .*, not -1"),
+        ({"verify": {"seeds": [-1]}}, "'verify.seeds' must be at least 0, not -1"),
         (
             {"verify": {"legs": ["left"]}},
             "'verify.legs' must be one of float64, onnxruntime or a list, not",
@@ -54,11 +54,11 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
         ({"ci": {"out": ""}}, "ci: 'out' is empty"),
         ({"models": {"*": {"ci": {}}}}, "unknown key 'ci'"),
         ({"bench": {"seconds": -1}}, "'bench.seconds' must be above 0 .*, not -1"),
-        ({"verify": {"tolerance": -1e-6}}, "'verify.tolerance' must be from 0 to .*, not -1e-06"),
+        ({"verify": {"tolerance": -1e-6}}, "'verify.tolerance' must be at least 0, not -1e-06"),
         ({"verify": {"tolerance": float("nan")}}, "'verify.tolerance' must be a number, not nan"),
         (
             {"verify": {"tolerance": float("inf")}},
-            "'verify.tolerance' must be from 0 to .*, not inf",
+            "'verify.tolerance' must be finite, not inf",
         ),
         ({"verify": {"seeds": []}}, "'verify.seeds' is empty: name at least one, or leave it out"),
         ({"verify": {"legs": []}}, "'verify.legs' is empty: name at least one, or leave it out"),
@@ -88,7 +88,10 @@ def test_mistakes_are_named(table: object, words: str) -> None:
         ("verify.timeout = inf", "'verify.timeout' must be above 0"),
         ('verify.max_memory = "much"', "not an amount of memory"),
         ("verify.inputs = [1]", "'verify.inputs' must be text or a list"),
-        ("verify.seeds = [18446744073709551616]", "'verify.seeds' must be from 0 to .*, not 1844"),
+        (
+            "verify.seeds = [18446744073709551616]",
+            "'verify.seeds' must be at most 9.22337e.18, not 1844",
+        ),
         ('require = {nodes = "<=' + "9" * 5000 + '"}', "cannot read the requirement"),
     ],
 )

@@ -12,8 +12,8 @@ from onnxgrad.jobs.declared import config_of
 from tests.helpers import ROOT
 
 FOLDER = ROOT / "onnxgrad" / "olive"
-# what Olive itself decides, what is no data in JSON, `report` and `lift`, since a pass gives a model
-LEFT_OUT = {"model", "provider", "report", "lift", "explain", "print_after"}
+# what Olive itself decides, what is no data in JSON, `report` and `lift`, since a pass gives a model, and interpreters
+LEFT_OUT = {"model", "provider", "report", "lift", "explain", "print_after", "against"}
 
 
 def test_it_names_the_class() -> None:

@@ -65,7 +65,6 @@ HIDDEN = {
     }""",
     "factor of 0": """g (float[N,4] x) => (float[N,4] y) <float zero = {0}> {
       t = Tanh(x) z = Mul(t, zero) y = Add(x, z) }""",
-    "ArgMax": """g (float[N,4] x) => (int64[N] y) { t = Tanh(x) y = ArgMax <axis = 1, keepdims = 0> (t) }""",
     "clip": """g (float[N,4] x) => (float[N,4] y) <float far = {9}> { t = Tanh(x) c = Add(t, far) y = Min(c, far2) far2 = Constant <value = float {2}> () }""",
     "function": """<ir_version: 10, opset_import: ["" : 20, "own" : 1]>
       g (float[N,4] x) => (float[N,4] y) <float zero = {0}> { t = own.f(x) z = Mul(t, zero) y = Add(x, z) }

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale, verdict
 from onnxgrad.grad.checking.line import STEP, UNIT, JointLine, Line, Place, Slope, place
@@ -33,7 +33,7 @@ _PART_OF_TOLERANCE = 0.1
 # random roundings of the graph in float64, and how much more than the largest of them may be off
 _TRIALS, _NOISES, _CONSTANTS = 3, 10, 2
 # numbers of the model beyond which a derivative may well leave the range of its type
-LARGEST = {"float64": 1e150, "float32": 1e19}
+LARGEST = {"float64": 1e150, "float32": 1e19, "float16": 2.5e2}
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,8 @@ class Look:
         """
         found = self.found if dtype == "float64" else self._again(run)
         endless = [n for n in _endless(found) if n not in self.wrong]
+        if TensorProto.FLOAT16 in self.check.dtypes.values():
+            dtype = "float16"  # where the graph casts to it, also in float64
         if not endless or not _largest(self.check, self.feeds) < LARGEST[dtype]:
             return
         for name in endless:
@@ -283,13 +285,13 @@ def _endless(found: Directional) -> list[str]:
 
 
 def _largest(check: Checked, feeds: Mapping[str, Any]) -> float:
-    """Returns the largest magnitude among the numbers of the model's main graph; infinite if one of
-    them is not finite.
+    """Returns the largest magnitude among the inputs and the numbers of the model's main graph;
+    infinite if one of them is not finite.
     """
     names = [name for node in check.source.graph.node for name in node.output if name]
     found = values_of(check.source, check.files, feeds, names)
     largest = 0.0
-    for value in found.values():
+    for value in (*feeds.values(), *found.values()):
         if value is None or (isinstance(value, np.ndarray) and value.dtype.kind != "f"):
             continue
         size = float(np.abs(flat(value)).max(initial=0.0))

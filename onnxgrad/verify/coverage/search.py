@@ -238,7 +238,7 @@ class Search(Cases):
         """
         if self.oracle is None or not self._runs or not self.all_constants:
             return
-        if small(self._model) and self._counts and self.differing.any:
+        if self.wide and small(self._model) and self._counts and self.differing.any:
             # weights behind units that are 0 at usual values
             self._add(self._with_rows(lambda name: _ROWS), self.seeds[0], _SCALES[1])
         for seed, how in enumerate(_SCALES, max(self.seeds) + 1):

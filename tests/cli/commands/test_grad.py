@@ -200,7 +200,10 @@ def test_rules_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--stop", "nothing"], "stop 'nothing' is not a value"),
         (["--stop", "x"], "leave it out of wrt (!x)"),
         (["--target", "loss[9]"], "places"),
-        (["--function", "f", "--stop", "t"], "remove --wrt, --target, --stop and --checkpoint"),
+        (
+            ["--function", "f", "--stop", "t"],
+            "remove --wrt, --target, --stop, --checkpoint and --loss",
+        ),
         (["--wrt", "x", "--wrt", "!x"], "leaves nothing"),
     ],
 )

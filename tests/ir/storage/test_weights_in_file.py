@@ -91,7 +91,7 @@ def test_a_large_file_is_changed_without_its_weights_in_memory(
     before = {name: work().SerializeToString() for name, work in works.items()}
     assert main(["float16", str(path), "--no-verify", "-q", "-o", str(small)]) == 0
     monkeypatch.setattr(load, "LARGE_FILE", 1)
-    monkeypatch.setattr(load, "_parse", None)
+    monkeypatch.setattr(load, "parse", None)
     assert {name: work().SerializeToString() for name, work in works.items()} == before
     assert main(["float16", str(path), "--no-verify", "-q", "-o", str(large)]) == 0
     assert large.read_bytes() == small.read_bytes() == before["float16"]

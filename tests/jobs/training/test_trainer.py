@@ -106,7 +106,7 @@ def test_epochs_count_from_the_first_and_a_call_that_does_nothing_says_so(tmp_pa
     ):
         assert repr(own.fit(data, steps=3)) == "History(0 steps)"
     assert len(own.fit(data, epochs=3).losses) == 2
-    with pytest.raises(InputError, match=r"fit: epochs must be from 1 to .*, not 0"):
+    with pytest.raises(InputError, match=r"fit: epochs must be at least 1, not 0"):
         own.fit(data, epochs=0)
     # a run with a folder is started again until it is done
     trainer().fit(data, folder=tmp_path)
