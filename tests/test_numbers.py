@@ -84,7 +84,7 @@ def merging() -> Iterator[str]:
     said = ", ".join(f"{ {**NAMES, **named}[m] } {file[m]:.0f} → {ours[m]:.0f}" for m in best)
     said = said.replace(", BERT", " products, BERT")
     unet, bert, llama = (f"{sim[m]:.0f}" for m in best)
-    assert f"{said}. The best other tool, onnxsim, reaches {unet}, {bert} and {llama}." in readme
+    assert f"{said}. Next best: onnxsim with {unet}, {bert} and {llama}." in readme
 
 
 def gradient_errors() -> Iterator[str]:

@@ -173,11 +173,13 @@ def einsum(at: Site) -> Layout:
     }
     if len(found) != 1:
         raise Refused("rows stand on two indices")
-    ((index, outer, _),) = found
+    ((index, outer, size),) = found
     if index not in right or any(term.count(index) > 1 for term in terms):
         raise Refused(f"it contracts index {index}, on which the rows stand")
     for k, term in enumerate(terms):
         if index in term and at.at(k) is None:
+            if at.sizes(k)[term.index(index)] != size:
+                raise Refused("a shared operand repeats along the index of the rows")
             at.tile(k, Layout(term.index(index), outer))
     return Layout(right.index(index), outer)
 

@@ -21,6 +21,8 @@ from onnxgrad.grad.checking.probe import Probe, Run
 from onnxgrad.grad.checking.report import ValueCheck
 from onnxgrad.grad.checking.rounding import constants_shifted
 from onnxgrad.grad.checking.vectors import Flat, flat, values_of
+from onnxgrad.grad.derivatives.derivative import Derivative
+from onnxgrad.grad.differentiation import Gradient
 from onnxgrad.ir.storage.shared_weights import Files
 from onnxgrad.verify.reference.client import Float64
 
@@ -99,8 +101,10 @@ class Checked(Protocol):
     source: ModelProto
     files: Files
     graph: ModelProto
+    found: Gradient | Derivative
     probe: Probe
     run: Run
+    dtypes: dict[str, int]
 
     @property
     def limits(self) -> Mapping[str, float]:
