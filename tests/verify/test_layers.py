@@ -129,7 +129,7 @@ def test_quantised_values_are_compared_as_floats() -> None:
 
 def test_float16_within_its_rounding() -> None:
     half = onnxgrad.float16(chain(), metric="worst=0.05")
-    usual = feeds_for(chain())  # beyond 65504 a float16 is infinite, as a wide input shows
+    usual = feeds_for(chain(), seed=0)  # beyond 65504 a float16 is infinite, as a wide input shows
     report = verify(chain(), half, layers=True, inputs=usual)
     assert report.layers.paired >= 4 and report.layers.first is None
 
