@@ -254,7 +254,17 @@ def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
 
 
 def _accepted(found: Proved) -> Any:
-    """Returns the program of a proved result, and logs its notes. Raises NotProved."""
+    """Returns the program of a proved result, and logs its notes; as warnings, which Python prints
+    by default, those about rows that run one after the other. Raises NotProved.
+    """
+    opened = found.opened if isinstance(found, opening.OpenedModel) else None
+    if opened is not None:
+        for why in (
+            *opened.warnings,
+            *(f"once per row, in a Scan: {why}" for why in opened.scanned),
+        ):
+            _log.warning(why)
     for note in found.notes:
-        _log.info(note)
+        if opened is None or note not in opened.warnings:
+            _log.info(note)
     return found.proved("the result")

@@ -408,3 +408,18 @@ def test_a_transposed_convolution_with_dilations_and_weights_per_row(spatial: in
     )
     report = vmap(model, VmapOptions(inputs="w"), Hooks()).report
     assert report is not None and report.ok
+
+
+def test_python_warns_of_rows_that_run_one_after_the_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    onnxgrad.vmap(parse("g (float[3] x) => (float[3] y) { y = Relu (x) }"), "x")
+    assert not caplog.records
+    ragged = """g (float[3] x) => (float y) {
+        r = Relu (x) n = NonZero (r) f = Cast <to = 1> (n) y = ReduceSum <keepdims = 0> (f) }"""
+    onnxgrad.vmap(parse(ragged), "x")
+    (record,) = caplog.records
+    assert (
+        record.levelname == "WARNING"
+        and "once per row, in a Scan: the whole model: NonZero" in record.message
+    )
