@@ -59,7 +59,7 @@ def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Ope
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
-        names = None if options.inputs is None else several(options.inputs, "inputs")
+        names = _names(program, options.inputs)
         opened = open_rows(
             program, names, batch=options.batch, symbol=options.symbol, along=options.along
         )
@@ -73,10 +73,24 @@ def vmap(model: ModelLike, options: VmapOptions, hooks: Hooks) -> OpenedModel:
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
-        if as_inputs(program, options.inputs):  # compare with weights as inputs
+        given = options.inputs
+        chosen = given if isinstance(given, Mapping) else _names(program, given)
+        if as_inputs(program, chosen):  # compare with weights as inputs
             program = load_own(program)
-        mapped = map_inputs(program, options.inputs, axis=options.axis, symbol=options.symbol)
+        mapped = map_inputs(program, chosen, axis=options.axis, symbol=options.symbol)
         return _proved_rows(program, mapped, options, hooks)
+
+
+def _names(program: Program, given: Sequence[str] | str | None) -> list[str] | None:
+    """Returns the names in a text or list: a value's own name, or several separated by commas."""
+    if given is None:
+        return None
+    known = {v.name for v in program.main.vars()}
+    return [
+        part
+        for name in several(given, "inputs")
+        for part in ([name] if name in known else name.split(","))
+    ]
 
 
 def _proved_rows(program: Program, opened: Opened, options: RowsProof, hooks: Hooks) -> OpenedModel:
@@ -135,7 +149,7 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
         opened = open_dimensions(program, wanted, several(options.follow, "follow"), compared)
         rows = None
         if options.inputs is not None or options.batch is not None:
-            names = None if options.inputs is None else several(options.inputs, "inputs")
+            names = _names(program, options.inputs)
             rows = open_rows(
                 load_own(opened.program),
                 names,

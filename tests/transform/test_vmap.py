@@ -423,3 +423,13 @@ def test_python_warns_of_rows_that_run_one_after_the_other(
         record.levelname == "WARNING"
         and "once per row, in a Scan: the whole model: NonZero" in record.message
     )
+
+
+def test_names_of_inputs_separated_by_commas() -> None:
+    model = parse("g (float[3] x, float[3] n) => (float[3] y) { y = Mul (x, n) }")
+    assert onnxgrad.vmap(model, "x,n") == onnxgrad.vmap(model, ["x", "n"])
+    comma = parse("g (float[3] x, float[3] n) => (float[3] y) { y = Mul (x, n) }")
+    comma.graph.input[0].name = comma.graph.node[0].input[0] = "x,n"
+    assert (
+        onnxgrad.vmap(comma, "x,n").graph.input[1].type == comma.graph.input[1].type
+    )  # the name itself
