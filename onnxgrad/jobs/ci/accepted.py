@@ -21,6 +21,7 @@ from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.jobs.ci.lock import Lock
 from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.tuning.record import digest
+from onnxgrad.limits import current
 from onnxgrad.results import Plain
 from onnxgrad.version import __version__
 
@@ -37,9 +38,9 @@ def key_of(model: str, settings: Any, files: Collection[str], folder: str) -> st
     plain = _plain(settings, {os.path.abspath(file) for file in files}, folder)
     found.update(repr((plain, versions())).encode("utf-8", "backslashreplace"))
     try:
-        for path in (path for file in files for path in _with_data(Path(file))):
+        for path, most in (pair for file in files for pair in _with_data(Path(file))):
             content = hashlib.sha256()
-            hash_file(content, regular(path))
+            hash_file(content, regular(path, most))
             found.update(content.digest())
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror or error}") from error
@@ -66,16 +67,17 @@ def _plain(value: Any, files: Collection[str], folder: str) -> Any:
     return value
 
 
-def _with_data(path: Path) -> Iterator[Path]:
-    """Yields a file, or the files of a folder; of a model, also those of its weights. Yields
-    nothing if there is no file.
+def _with_data(path: Path) -> Iterator[tuple[Path, int | None]]:
+    """Yields a file, or the files of a folder, each with the most bytes that a run reads of it; of
+    a model, also those of its weights. Yields nothing if there is no file.
     """
+    most = current().memory or None  # a sparse file has terabytes
     if path.is_dir():
-        yield from sorted(p for p in path.iterdir() if p.is_file())
+        yield from ((p, most) for p in sorted(path.iterdir()) if p.is_file())
     elif path.exists():
-        yield path
+        yield path, most
         if path.suffix == ".onnx":
-            yield from sorted(sources(read_proto(path), path.parent))
+            yield from ((p, None) for p in sorted(sources(read_proto(path), path.parent)))
 
 
 def digest_of_result(output: Path) -> str:
