@@ -31,6 +31,7 @@ _KEYS = {
     "--input": "verify.inputs",
     "--seed": "verify.seeds",
     "--dim": "verify.dims",
+    "--fix-dim": "fix_dim",
     "--allow-growth": "allow_growth = true",
     "--without": "without",
     "--passes": "passes",

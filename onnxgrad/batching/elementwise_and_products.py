@@ -12,6 +12,7 @@ from onnxgrad.batching.registry import in_place
 from onnxgrad.batching.site import Site
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.sizes import product
 
 UNARY = f"{' '.join(ELEMENTWISE)} Dropout ms:Gelu ms:FastGelu ms:QuickGelu ml:Binarizer"
 
@@ -178,7 +179,7 @@ def einsum(at: Site) -> Layout:
         raise Refused(f"it contracts index {index}, on which the rows stand")
     for k, term in enumerate(terms):
         if index in term and at.at(k) is None:
-            if at.sizes(k)[term.index(index)] != size:
+            if at.sizes(k)[term.index(index)] not in (size, product((size, at.count))):
                 raise Refused("a shared operand repeats along the index of the rows")
             at.tile(k, Layout(term.index(index), outer))
     return Layout(right.index(index), outer)
