@@ -343,7 +343,8 @@ _OPEN = (1 << 31) - 1
 # ---- the exporting machine ----------------------------------------------------------------------
 
 # parts of texts with a path of a machine or a frame of a traceback, which are quick to find
-_MARKS = ('File "', '.py"', ".py:", ".py,", "/home/", "/Users/", "/root/", "/mnt/", "/tmp/", ":\\")
+_FOLDERS = ("home", "Users", "root", "mnt", "tmp")
+_MARKS = ('File "', '.py"', ".py:", ".py,", *(f"/{name}/" for name in _FOLDERS), ":\\")
 # a whole path
 _PATH = re.compile(
     r"(?:[A-Za-z]:\\(?:[^\\/:*?\"<>|\s]+\\)*[^\\/:*?\"<>|\s]+)"
