@@ -17,7 +17,15 @@ from importlib import import_module
 
 from onnxgrad.cli.arguments import add_options
 from onnxgrad.cli.parser import Parser, add_common, behind_the_command, complaint, fitted, wants
-from onnxgrad.cli.process import Stopped, drop, importing, open_streams, quiet_libraries, stoppable
+from onnxgrad.cli.process import (
+    Stopped,
+    cause,
+    drop,
+    importing,
+    open_streams,
+    quiet_libraries,
+    stoppable,
+)
 from onnxgrad.cli.usage import COMMANDS, module_of
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
 from onnxgrad.jobs.declared import from_flags, options_of
@@ -58,8 +66,8 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         if args.command == "completion":  # imports little, because shells call it when they start
             import_module("onnxgrad.cli.commands.completion").show(args.shell)
             return 0
-        _start_children(args)
         with importing():
+            _start_children(args)
             carry_out = import_module("onnxgrad.cli.command").carry_out
             command = import_module(f"onnxgrad.cli.commands.{module_of(args.command)}")
         code: int = carry_out(args, command.run)
@@ -71,7 +79,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         drop(sys.stdout)
         return PIPE_CLOSED
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  # the last boundary: one line and a code for all
-        foreseen = _foreseen(error)
+        foreseen = _foreseen(cause(error))
         return _ours(error, args, verbose) if foreseen is None else _failed(*foreseen, verbose)
 
 

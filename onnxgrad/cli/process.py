@@ -54,13 +54,15 @@ def stoppable() -> Iterator[None]:
         nonlocal last
         before, last = last, time.monotonic()
         if last - before >= _CLEANING:
-            raise Stopped(number)
+            _received[:] = [Stopped(number)]
+            raise _received[0]
 
     ours = [
         n for n in _SIGNALS if signal.getsignal(n) in (signal.SIG_DFL, signal.default_int_handler)
     ]
     handlers = {n: signal.signal(n, stop) for n in ours}
     _before.update(handlers)
+    _received.clear()
     try:
         yield
     finally:
@@ -69,8 +71,16 @@ def stoppable() -> Iterator[None]:
             signal.signal(n, handler)
 
 
-# the handlers that `stoppable` replaced
+# the handlers that `stoppable` replaced, and the signal that ended its run
 _before: dict[int, Any] = {}
+_received: list[Stopped] = []
+
+
+def cause(error: BaseException) -> BaseException:
+    """Returns the signal that ended the run, if there was one: C libraries, and imports, turn the
+    exception into others of their own.
+    """
+    return next(iter(_received), error)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -95,7 +96,23 @@ def test_an_interrupt_during_start_up_gives_no_traceback(tries: int) -> None:
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=60)
         assert b"Traceback" not in said and said.count(b"\n") <= 1, (i, said)
-        assert running.returncode in (-signal.SIGINT, 130, 0)
+        assert running.returncode in (-signal.SIGINT, 130, 0), (i, said)
+
+
+def test_what_a_library_makes_of_an_interrupt_is_the_interrupt(
+    run: Run, branches: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def importing(*_: object) -> int:
+        with contextlib.suppress(KeyboardInterrupt):  # as C code does
+            signal.raise_signal(signal.SIGINT)
+        raise ImportError("cannot load module more than once per process")
+
+    monkeypatch.setattr(inspect, "run", importing)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)
+    done = run("inspect", branches)
+    assert (done.code, done.err) == (130, "onnxgrad: interrupted\n")
+    monkeypatch.undo()
+    assert run("inspect", branches).code == 0
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,10 @@ _AGREE = 0.1
 # the rounding of a float64
 UNIT = 2.0**-53
 _JITTERED = (0, 1)
-# if rounding moves a sum by more than this part, the function jumps
+# rounding that moves a sum by more than this part is a jump of the function, unless coarser rounding
+# moves it further: then almost all of the sum is cancellation
 _JUMP = 1e-6
+_COARSER, _FURTHER = 64, 8
 _MARKS = itertools.count()
 
 
@@ -101,13 +103,18 @@ def place(
     at = spot(reference, feeds, weights, base)
     least = at.noise / (4 * UNIT)
     reference.run(feeds, outputs=list(weights), moved=(at.mark, ""))
-    options: Any = {"outputs": list(weights), "jitter": UNIT, "everywhere": True}
+
+    def moved(jitter: float) -> float:
+        options: Any = {"outputs": list(weights), "jitter": jitter, "everywhere": True}
+        runs = (reference.run(feeds, seed=i, **options) for i in _JITTERED)
+        return max(abs(_rise(at, run, base)) for run in runs)
+
     try:
-        moved = [abs(_rise(at, reference.run(feeds, seed=i, **options), base)) for i in _JITTERED]
+        noise = moved(UNIT)
+        jumps = noise > _JUMP * least and moved(_COARSER * UNIT) < _FURTHER * noise
     except (Unsupported, ValueError):
         return at
-    noise = max(moved)
-    return replace(at, noise=max(at.noise, noise)) if noise <= _JUMP * least else at
+    return at if jumps else replace(at, noise=max(at.noise, noise))
 
 
 def _rise(at: Place, to: Mapping[str, Any], start: Mapping[str, Any]) -> float:

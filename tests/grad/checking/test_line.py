@@ -22,7 +22,7 @@ X = np.array([0.5, 0.0, -0.7], np.float32)
 
 def line(body: str, direction: list[float]) -> Line:
     """The sum of y along a direction of x."""
-    model = parse(f"g (float[3] x) => (float[3] y) <float k = {{1e-12}}, float big = {{1e6}}> {{ {body} }}")  # fmt: skip
+    model = parse(f"g (float[3] x) => (float[3] y) <float k = {{1e-12}}, float big = {{1e6}}, float far = {{18.0}}, float one = {{1.0}}, float half = {{0.5}}> {{ {body} }}")  # fmt: skip
     probe = probe_of(model, ["x"], ["x"], ["y"])
     reference = Float64(probe.model)
     feeds = {"x": X, probe.deltas["x"]: np.zeros(())}
@@ -56,6 +56,15 @@ def test_a_function_that_hardly_moves_is_looked_at_from_afar() -> None:
     at = line("s = Mul (x, k) b = Sin (s) c = Cos (x) d = Cos (x) e = Sub (c, d) y = Add (b, e)", [1, 2, 3])  # fmt: skip
     found = at.slope(1e-16, 1e-4)
     assert found.doubt == found.rounding or found.step > at.step
+
+
+def test_cancellation_is_rounding_and_no_jump() -> None:
+    """1 - tanh(20 + x) has one digit, (1 + tanh)(1 - tanh) of it no other: rounding moves all of it."""
+    saturated = "s = Add (x, far) t = Tanh (s) d = Sub (one, t) y = Mul (d, big)"
+    at = line(saturated, [1, 1, 1])
+    assert at.slope(1e-16, 1e-4).why == TOO_SMALL and at.rounding(at.step) > 1e-6
+    jumping = line("s = Sub (x, half) a = Sign (s) y = Mul (a, big)", [1, 1, 1])
+    assert jumping.at.noise < 1e-6, "a tie is no rounding"
 
 
 def test_what_is_not_finite_is_said_at_once() -> None:
