@@ -30,8 +30,8 @@ _AGREE = 0.1
 # the rounding of a float64
 UNIT = 2.0**-53
 _JITTERED = (0, 1)
-# rounding that moves a sum by more than this part is a jump of the function, unless coarser rounding
-# moves it further: then almost all of the sum is cancellation
+# rounding that moves a sum by more than this part is a jump of the function, unless coarser
+# rounding moves it further: then almost all of the sum is cancellation
 _JUMP = 1e-6
 _COARSER, _FURTHER = 64, 8
 _MARKS = itertools.count()
