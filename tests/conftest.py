@@ -17,6 +17,7 @@ from scripts.fetch_models import LIGHT, fetch
 from tests import helpers, near
 
 NEAR = pytest.StashKey[set[str]]()  # of `pytest --near`: the test files
+MANY = 6  # cases up to which all of a test are in the default run
 
 # pytest-xdist says 80 to its workers, a terminal what it is: here tables are as wide as in a pipe
 os.environ.pop("COLUMNS", None)
@@ -69,15 +70,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under the mark `covering`, the cases of a test that repeat what others cover are slow."""
+    """Of a test with many cases, the default run has some: under the mark `covering` those that cover the others, else
+    every third. The rest is slow.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("covering"):
+        if not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for of_one_test in cases.values():
         mark = of_one_test[0].get_closest_marker("covering")
-        values = [item.callspec._idlist for item in of_one_test]  # type: ignore[attr-defined]
-        kept = helpers.covering(values, *(mark.args if mark else ()))
+        kept = {*range(0, len(of_one_test), 1 if len(of_one_test) <= MANY else 3)}
+        if mark:
+            values = [item.callspec._idlist for item in of_one_test]  # type: ignore[attr-defined]
+            kept = helpers.covering(values, *mark.args)
         for i, item in enumerate(of_one_test):
             if i not in kept:
                 item.add_marker(pytest.mark.slow)

@@ -212,6 +212,7 @@ def _shown(cls: type = Plain) -> list[type[Plain]]:
     return [c for c in below if c not in bases and (issubclass(c, bases) or hasattr(c, "parts"))]
 
 
+@pytest.mark.slow
 def test_every_result_survives_pickling(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, models_dir: Path
 ) -> None:

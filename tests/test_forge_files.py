@@ -74,6 +74,7 @@ def outputs_of(repository: Path) -> dict[str, Path]:
     return {name: Path(path) for name, path in (line.split("=", 1) for line in lines)}
 
 
+@pytest.mark.slow
 def test_the_action(repository: Path) -> None:
     done = action_step("onnxgrad ci", repository)
     assert done.returncode == 0, done.stderr
@@ -86,6 +87,7 @@ def test_the_action(repository: Path) -> None:
     assert ElementTree.parse(made["junit"]).getroot()[0].get("tests") == "2"
 
 
+@pytest.mark.slow
 def test_the_action_fails_with_the_models(repository: Path) -> None:
     (repository / "other.toml").write_text(RECIPE + '[models."*b.onnx".require]\nnodes = "<= 0"\n')
     done = action_step("onnxgrad ci", repository, config="other.toml")
@@ -120,6 +122,7 @@ def hook(name: str, files: list[str]) -> list[str]:
     return [*entry[1:], *(own if said.get("pass_filenames", True) else [])]
 
 
+@pytest.mark.slow
 def test_the_hooks(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def leftovers(program: list[str], commands: list[str], scratch: Path) -> dict[st
     return wrong
 
 
+@pytest.mark.slow
 def test_no_module_of_the_working_folder_is_run(tmp_path: Path) -> None:
     """Nor is a file left in the folder or at home that was not asked for."""
     assert leftovers(console_script(tmp_path), QUICK, tmp_path) == {}

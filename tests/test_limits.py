@@ -108,6 +108,7 @@ def test_a_model_that_does_not_end(tmp_path: Path, words: list[str]) -> None:
     assert seconds < 20
 
 
+@pytest.mark.slow
 def test_the_float64_reference_ends_with_the_work(tmp_path: Path) -> None:
     """One numpy call in a loop of a recurrence: quick in onnxruntime, slow in float64, and checked between nodes only."""
     steps = 400_000
@@ -154,6 +155,7 @@ def test_folding_and_its_retries_end_with_the_work(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
 
 
+@pytest.mark.slow
 def test_memory_of_a_run_is_bounded_and_the_message_names_the_option(tmp_path: Path) -> None:
     text = "g (float[1] x) => (float[1] y) {{ n = Shape(x) s = Mul(n, k) c = ConstantOfShape(s) "
     text = text.replace("{{", "{") + "m = ReduceMax<keepdims = 0>(c) y = Add(x, m) }"
@@ -180,6 +182,7 @@ def test_too_many_threads_are_refused(tmp_path: Path) -> None:
         onnxgrad.verify(str(path), str(path), threads=100_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["optimize", "grad", "place"])
 def test_writing_is_part_of_the_work(command: str, tmp_path: Path) -> None:
     """A file of a few bytes on disk that holds 4 GiB of zeros would be copied however long that takes."""

@@ -30,6 +30,7 @@ def test_a_name_that_is_none(name: str) -> None:
         getattr(onnxgrad, name)
 
 
+@pytest.mark.slow
 def test_star_import() -> None:
     assert _python("from onnxgrad import *; print(callable(gradient), __version__ != '')") == (
         "True True\n"
@@ -41,12 +42,14 @@ def test_names_that_are_a_folder_and_no_module() -> None:
     assert folders - {"train"} == {"rewrite", "verify"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rewrite", "verify"])
 def test_a_function_called_as_its_folder(name: str) -> None:
     text = f"import onnxgrad.{name} as _, sys, onnxgrad; print(callable(onnxgrad.{name}))"
     assert _python(text) == "True\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["import onnxgrad", "import onnxgrad.cli.app"])
 def test_little_is_imported(what: str) -> None:
     text = f"{what}; import sys; print(len({{'onnx', 'numpy', 'rich'}} & set(sys.modules)))"

@@ -89,6 +89,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     )
 
 
+@pytest.mark.slow
 def test_stdin_to_stdout(branches: Path) -> None:
     done = process("optimize", "-", "-o", "-", "--merge", "always", stdin=branches.read_bytes())
     assert done.returncode == 0
@@ -151,6 +152,7 @@ print(json.dumps(done))
 """
 
 
+@pytest.mark.slow
 def test_without_onnxruntime(without_onnxruntime: Path, branches: Path, tmp_path: Path) -> None:
     out, refused_out = str(tmp_path / "out.onnx"), tmp_path / "refused.onnx"
     commands = [

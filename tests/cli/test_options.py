@@ -85,6 +85,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_tuned_and_replayed(model: Path, run: Callable[..., Result], tmp_path: Path) -> None:
     out, again = tmp_path / "a" / "out.onnx", tmp_path / "again.onnx"
     out.parent.mkdir()

@@ -54,6 +54,7 @@ def started(*words: object, **options: object) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [
@@ -137,6 +138,7 @@ def test_a_reader_that_leaves_early(branches: Path, tmp_path: Path, words: str, 
     assert (tmp_path / "code").read_text().strip() in codes and done.stderr == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -229,6 +231,7 @@ def test_optimize_imports_what_it_needs(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("0 []\n", "")
 
 
+@pytest.mark.slow
 def test_passes_of_other_parts_are_found_where_they_are_named(tmp_path: Path) -> None:
     """`gradient` is registered above the passes, and imported when it is named."""
     words = ["optimize", "models/resnet18.onnx", "-o", str(tmp_path / "o.onnx"), "--no-verify"]
@@ -245,6 +248,7 @@ def test_passes_of_other_parts_are_found_where_they_are_named(tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_results_are_shown_where_no_command_imported_their_forms() -> None:
     code = "from onnxgrad.jobs.inspection.contents import weights; print(weights('models/resnet18.onnx').to_markdown()[:1])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -163,12 +163,14 @@ def test_gauss_newton_recovers_the_parameters_and_the_products_are_those_of_the_
     assert not np.allclose(expected, normal(v, q), rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_the_pendulum_is_found_again() -> None:
     found, losses = fit_ode.main()
     assert all(abs(found[name] - true) < 1e-3 for name, true in fit_ode.TRUE.items())
     assert losses[-1] < 1.1e-6 < 1e-2 < losses[0]  # the noise has a variance of 1e-6
 
 
+@pytest.mark.slow
 def test_the_student_answers_as_the_teacher_and_the_teacher_learns_nothing() -> None:
     step, result, losses, right = distill.main()
     assert losses[-1] < 1e-3 * losses[0]

@@ -109,6 +109,7 @@ def cancels() -> onnx.ModelProto:
     )
 
 
+@pytest.mark.slow
 def test_a_model_that_plain_conversion_refuses() -> None:
     with pytest.raises(RewriteRefuted, match=r"keep=\['auto'\] searches"):
         onnxgrad.float16(cancels())

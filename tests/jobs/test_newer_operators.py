@@ -23,6 +23,7 @@ def test_it_promises_what_the_opset_then_brings(name: str) -> None:
     assert raised.outcome.newer == NewerOperators()
 
 
+@pytest.mark.slow
 def test_the_line_and_the_json_name_operators_opset_and_option() -> None:
     done = onnxgrad.optimize(MODELS / "llama.onnx", verify=False, report=True)
     assert (

@@ -31,6 +31,7 @@ def proved(path: Path, passes: str) -> Counter[str]:
     return count(done.program)
 
 
+@pytest.mark.slow
 def test_every_batch_norm_of_mobilenet_is_folded(models_dir: Path) -> None:
     after = proved(models_dir / "mobilenet_v2.raw.onnx", BACKWARD)
     assert (after["Conv"], after["BatchNormalization"], after["Mul"], after.total()) == (
@@ -62,6 +63,7 @@ def test_batch_norms_of_light_models_are_folded(name: str, convs: int) -> None:
     assert (after["Conv"], after["BatchNormalization"]) == (convs, 0)
 
 
+@pytest.mark.slow
 def test_densenet_pre_activations_fold_forward_and_the_rest_is_explained(models_dir: Path) -> None:
     path = models_dir / "densenet121.onnx"
     after = proved(path, f"{BACKWARD},forward-fold-scale-axis,fold-constant,remove-unused")

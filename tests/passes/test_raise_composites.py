@@ -27,6 +27,7 @@ EXPECTED = {
 COUNTED = ("Attention", "RMSNormalization", "RotaryEmbedding", "LayerNormalization", "Gelu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_chains_of_a_model(name: str) -> None:
     model = onnx.load(ROOT / f"models/{name}.onnx")

@@ -24,6 +24,7 @@ def test_what_cannot_be_is_an_error() -> None:
         onnxgrad.convert_opset(parse(TEXT, opset=12), 29)
 
 
+@pytest.mark.slow
 def test_optimize_with_newer_operators() -> None:
     model = ROOT / "models/vit.onnx"
     made = onnxgrad.optimize(model, target_opset=23)

@@ -226,6 +226,7 @@ def test_statistics_that_the_file_does_not_hold() -> None:
         training_step(model, CrossEntropy(), SGD(), batch_norm="train")
 
 
+@pytest.mark.slow
 def test_a_file_in_training_form_trains_unless_it_is_frozen() -> None:
     stored = stored_arrays(RESNET.with_suffix(".npz"))
     batch = {k.removeprefix("in:"): stored[k] for k in stored if k.startswith("in:")}

@@ -122,6 +122,7 @@ def test_the_same_bytes_each_time() -> None:
     assert found[0].SerializeToString() == found[1].SerializeToString()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", ["auto", 160_000])
 def test_checkpoints_change_no_loss(checkpoint: Any) -> None:
     stored = stored_arrays(GPT2.with_suffix(".npz"))

@@ -246,6 +246,7 @@ def test_weights_inside_a_branch_are_trained() -> None:
     assert trainer.evaluate([{"x": x, "c": np.array(True), "target": x}])["loss"] == 0
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_step_and_its_gradient_is_right() -> None:
     step = training_step(
         network(DROPOUT), CrossEntropy(), SGD(), batch_norm="train", dropout="train"

@@ -115,6 +115,7 @@ def rows(padding: bool) -> Any:
 BOTH = {"y": "mask", "n": "mask"}
 
 
+@pytest.mark.slow
 def test_rows_that_a_mask_leaves_empty_are_excused_by_name() -> None:
     a, b = rows(False), rows(True)
     assert verify(a, b).verdict == "different"

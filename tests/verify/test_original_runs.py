@@ -124,6 +124,7 @@ def test_other_options_than_those_begun_run_again() -> None:
     assert outcome(report) == compared(a, b, {"seeds": (4, 5)}, early=False)
 
 
+@pytest.mark.slow
 def test_optimize_names_the_wrong_rewrite_and_proves_weights_beside_the_file(
     tmp_path: Path,
 ) -> None:
@@ -149,6 +150,7 @@ def test_one_core_random_operators_and_large_models_wait(monkeypatch: pytest.Mon
     assert not original_runs.may_run_ahead(parse(ADD), 100)
 
 
+@pytest.mark.slow
 def test_a_loop_that_never_ends_on_an_empty_tensor_is_cut_and_listed() -> None:
     """Its run at size 0 took all of the time limit, and nothing was proved."""
     model = parse("""g (float[K] x) => (float[K] y) {

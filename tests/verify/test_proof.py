@@ -402,6 +402,7 @@ def test_a_quantised_model_whose_ties_flip_is_not_a_change() -> None:
     assert verify(a, a, inputs=x, legs=["float64"]).notes == ()
 
 
+@pytest.mark.slow
 def test_a_value_too_large_for_the_reference_skips_that_leg() -> None:
     """float16 takes four times as much in float64 as in onnxruntime."""
     model = parse("""g (int64[1] n) => (float16 y) <int64 i = {0}> {

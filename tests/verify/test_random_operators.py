@@ -170,6 +170,7 @@ def test_models_without_draws_are_left_as_they_are() -> None:
     assert found.original is a and found.candidate is a and not found.notes
 
 
+@pytest.mark.slow
 def test_optimize_refuses_a_wrong_rule_behind_a_dropout() -> None:
     x, w = capture("x w")
 

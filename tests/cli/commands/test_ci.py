@@ -225,6 +225,7 @@ def test_a_result_that_computes_something_else(folder: Path, run: Run) -> None:
     assert "relu_is_nothing" in result.err and not (folder / "build" / "small.onnx").exists()
 
 
+@pytest.mark.slow
 def test_what_only_measuring_tells(folder: Path, run: Run) -> None:
     onnx.save(parse(SMALL), folder / "old.onnx")
     (folder / "onnxgrad.toml").write_text("""
@@ -432,6 +433,7 @@ def test_a_recipe_that_nobody_named_writes_below_its_folder(
     assert list(outside.iterdir()) or (folder / "away.lock.json").exists()
 
 
+@pytest.mark.slow
 def test_changes_around_the_passes(folder: Path, run: Run) -> None:
     """Each is proved; a preparation lies beside its rest and goes with it; `input` is the file."""
     table = """

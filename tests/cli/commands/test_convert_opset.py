@@ -82,6 +82,7 @@ def test_an_operator_that_the_opset_lacks_is_opened(run: Run, tmp_path: Path) ->
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_optimize_may_use_newer_operators(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     done = run("optimize", ROOT / "models/llama.onnx", "--target-opset", "23", "-o", out)

@@ -143,6 +143,7 @@ def test_what_nobody_keeps_is_told(folder: Path, capsys: pytest.CaptureFixture[s
     assert "note: nothing was saved: -o writes the trained model" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_limit_of_time_ends_training_and_says_where(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,6 +203,7 @@ def test_the_frozen_part_runs_once(folder: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_step_of_a_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = str(MODELS_DIR / "training" / "gpt2.onnx")
     words = ["train-step", source, "-o", str(tmp_path / "step"), "--optimizer", "sgd{momentum=0.9}"]

@@ -33,6 +33,7 @@ def test_converted_and_proved(run: Run, tmp_path: Path) -> None:
     assert onnx.load(out).graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
 
 
+@pytest.mark.slow
 def test_a_bound_that_it_misses(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     done = run("float16", MODEL, "-o", out, "--metric", "worst=1e-6")
@@ -130,6 +131,7 @@ def test_opened_functions_are_told(run: Run, tmp_path: Path) -> None:
     assert [f.name for f in onnx.load(out).functions] == ["f"]
 
 
+@pytest.mark.slow
 def test_a_model_that_onnxruntime_dies_of_is_converted_more_carefully(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_stop_and_a_part_as_target(tmp_path: Path, capsys: pytest.CaptureFixture
     assert onnx.load(out).graph.input[-1].type.tensor_type.shape.dim[0].dim_value == 4
 
 
+@pytest.mark.slow
 def test_params_but_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "grad.onnx"
     source = MODELS_DIR / "training" / "bert.onnx"
@@ -131,6 +132,7 @@ def test_params_but_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert all("embeddings" not in name and name.endswith(".weight_grad") for name in added)
 
 
+@pytest.mark.slow
 def test_the_same_call_writes_the_same_bytes(model: str, tmp_path: Path) -> None:
     """In a process of its own too, whose hashes of names are others."""
     outs = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
@@ -229,6 +231,7 @@ def test_ops(capsys: pytest.CaptureFixture[str]) -> None:
     assert "NoSuchOp" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_file_that_onnxruntime_optimised(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

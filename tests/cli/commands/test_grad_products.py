@@ -51,6 +51,7 @@ def test_products(
     assert run_model(found, feeds).keys() == set(outputs)
 
 
+@pytest.mark.slow
 def test_the_files_that_casadi_looks_for(run: Run, tmp_path: Path) -> None:
     """What counts seeds gets sizes that fit each other."""
     onnx.save(parse(TEXT.replace("[N,", "[2,")), tmp_path / "f.onnx")

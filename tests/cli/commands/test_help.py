@@ -164,6 +164,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.slow
 def test_words_of_other_tools_find_their_pages() -> None:
     """Among the first five results."""
     every = list(_everything())

@@ -200,6 +200,7 @@ CANCELS = """g (float[8,16] x) => (float s) { t = Tanh (x) u = Tanh (x) p = Mul 
   s = ReduceSum <keepdims = 0> (d) }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [1e-4, 1e-6])
 def test_a_small_wrong_factor_is_found_where_gradients_cancel(part: float) -> None:
     """There float32 loses most digits, and float64 none: a factor of 1.001 agreed."""

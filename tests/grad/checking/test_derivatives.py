@@ -42,6 +42,7 @@ def test_a_wrong_rule_is_found(wrt: list[str], target: str, options: dict[str, A
     assert not check_product(parse(TEXT), wrt, target, **options).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", ["adj", "fwd"])
 def test_directions_in_a_wrong_order_are_found(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     right = casadi._packed

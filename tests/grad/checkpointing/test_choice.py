@@ -35,6 +35,7 @@ def least(model: onnx.ModelProto) -> int:
     return int(re.findall(r"\d+", str(e.value))[-1])
 
 
+@pytest.mark.slow
 def test_a_refusal_names_the_least_after_moving_boundaries_and_it_is_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

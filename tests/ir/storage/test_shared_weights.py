@@ -164,6 +164,7 @@ def _reports() -> list[onnxgrad.GradientReport]:
     ]
 
 
+@pytest.mark.slow
 def test_a_check_from_files_reports_the_same_numbers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def jobs(tmp_path: Path) -> list[Job]:
     return list(plan_of(recipe, setup=Setup((str(tmp_path / "wrong.py"),))).jobs)
 
 
+@pytest.mark.slow
 def test_two_workers_give_what_one_process_gives(jobs: list[Job]) -> None:
     """Of a model that can be read, of one that cannot, of one that a plugin breaks; the first has
     a pass that only a process with every rule has.
@@ -71,6 +72,7 @@ def test_two_workers_give_what_one_process_gives(jobs: list[Job]) -> None:
     assert Path(str(plain.output)).read_bytes() == written
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_tried_again_once(jobs: list[Job]) -> None:
     workers = _Workers(jobs)
     running = workers.run(1)

@@ -79,6 +79,7 @@ def test_the_folder_of_a_step_trains_its_original(folder: Path) -> None:
             onnxgrad.fit(**given, data="data.npz")
 
 
+@pytest.mark.slow
 def test_a_limit_of_time_ends_training_here_too(folder: Path) -> None:
     with pytest.raises(LimitReached, match=r"ended after step \d+: .* timeout=; .*: folder= saves"):
         onnxgrad.fit("model.onnx", "data.npz", epochs=10**6, timeout=1.5, **HOW)

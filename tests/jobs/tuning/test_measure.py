@@ -101,6 +101,7 @@ def test_a_form_that_does_not_run_is_not_kept() -> None:
     assert not any(d.kept for d in found.decisions)
 
 
+@pytest.mark.slow
 def test_measured_for_real() -> None:
     found = tune(branches(), Pipeline.of(), Measuring({"provider": "cpu"}, 2.0))
     measured = [d for d in found.decisions if d.ratio is not None]

@@ -55,6 +55,7 @@ def test_zeros_in_place_of_nan() -> None:
     done.prove()
 
 
+@pytest.mark.slow
 def test_a_masked_chain_of_many_rows() -> None:
     done = chain(MASKED, 512, 512, ", bool[2,1,512,512] keep")
     assert done.ops == ["Where", "MultiHeadAttention"]
@@ -65,6 +66,7 @@ def test_a_masked_chain_of_many_rows() -> None:
     of_keys.prove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", range(9, 16))
 def test_a_mask_of_many_rows_below_opset_15(opset: int) -> None:
     """Shape has no `start` there."""
@@ -140,6 +142,7 @@ def of_attention(
     return apply(model_of(text, opset=opset), "raise-for-onnxruntime", "remove-unused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["", ", scale = 0.25"])
 def test_attention_of_many_rows(scale: str) -> None:
     done = of_attention(384, f"q_num_heads = 2, kv_num_heads = 2{scale}")

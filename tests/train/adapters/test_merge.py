@@ -39,6 +39,7 @@ def test_merged_equals_side_by_side_both_ways(name: str) -> None:
     np.testing.assert_allclose(run(merged, feeds)["y"], expected, rtol=0, atol=1e-6 * size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "targets"),
     [("gpt2", "*.attn.*,*wte*"), ("bert", "*.self.query,*embeddings.word*"), ("clip", "*_proj")],

@@ -146,6 +146,7 @@ def test_what_has_a_schedule_of_ones_own_or_a_group_of_another_stays_in_the_grap
     assert not fits(step(groups={"w1": Adafactor()}))
 
 
+@pytest.mark.slow
 def test_the_graph_that_was_built_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[weakref.ref[Any]] = []
 

@@ -179,6 +179,7 @@ def test_half_precision_keeps_its_master_weights() -> None:
     assert curve(step_from_training_info(file), batches) == curve(made, batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "bert", "gpt2", "resnet18"])
 def test_real_models(name: str) -> None:
     path = MODELS_DIR / "training" / f"{name}.onnx"

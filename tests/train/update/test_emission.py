@@ -104,6 +104,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: ",".join(o) or "plain")
 def test_the_loss_curve_is_that_of_one_batch(options: dict[str, Any]) -> None:
     whole = [examples(12, seed=i) for i in range(8)]

@@ -68,6 +68,7 @@ def wrong(case: Case) -> str:
     return str(bad[0]) if bad else ""
 
 
+@pytest.mark.slow
 def test_every_operator_case_of_the_suite() -> None:
     """Outputs agree with the suite's, and the list of exceptions names nothing that works."""
     failing: dict[str, str] = {}
@@ -142,6 +143,7 @@ JUMPS = re.compile(
 )
 
 
+@pytest.mark.slow
 def test_nothing_is_rounded_to_float32_on_the_way() -> None:
     rounded = {}
     for case in usable():

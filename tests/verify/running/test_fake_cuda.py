@@ -186,6 +186,7 @@ def test_ci_measures_where_it_proves(
     assert model["result"]["latency"]["clock"] == "wall" and model["proof"]["provider"] == "cuda"
 
 
+@pytest.mark.slow
 def test_ci_holds_memory_on_the_device_by_its_arena(
     cuda: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

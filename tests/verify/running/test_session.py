@@ -429,6 +429,7 @@ def in_threads(*works: Callable[[], object]) -> list[BaseException]:
     return raised
 
 
+@pytest.mark.slow
 def test_threads_that_share_a_child_do_not_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that holds much is killed when another model is opened: not between another thread's open and run."""
     monkeypatch.setattr(Child, "resident", lambda self: 1 << 60)  # every opening finds it too large

@@ -41,6 +41,7 @@ def chosen(case: Case) -> onnx.ModelProto:
     return case.graph(lambda long, short, w: input_gradient(short, w, long, case.geo, case.group))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_every_form_is_the_definition(make: Callable[[], Case]) -> None:

@@ -53,6 +53,7 @@ def applicable(c: Correlation) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_every_form_is_the_definition(make: Callable[[], Case]) -> None:
