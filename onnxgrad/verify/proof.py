@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.domains import full_name
@@ -63,7 +63,7 @@ from onnxgrad.verify.report import Leg, Regions, Report, joined
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import title_of, too_old
 from onnxgrad.verify.running.runtimes import Runtime
-from onnxgrad.verify.running.session import versions
+from onnxgrad.verify.running.session import Session, open_session, versions
 from onnxgrad.verify.stored_results import Stored, against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
@@ -367,12 +367,24 @@ def _judged(
             f"nothing finite to compare in {', '.join(empty)} (pass inputs with "
             f"{option('--input', 'inputs=')}, or accept it: {accept})"
         )
-    coverage = search.coverage(found.not_at_zero, request.inputs is not None)
-    if all(d.ok for d in found.differences.values()):
+    equal = all(d.ok for d in found.differences.values())
+    coverage = search.coverage(
+        found.not_at_zero, request.inputs is not None, partial(_alone, request) if equal else None
+    )
+    if equal:
         found.unproved += _uncovered(coverage, request)
     report = _report(found, ran, trials, request.settings.provider)
     apart = None if search.apart is None else search.apart.result
     return replace(report, coverage=coverage, regions=regions, non_finite=apart)
+
+
+def _alone(request: Request, model: ModelProto) -> Session:
+    """Loads a part of a model as the original is loaded."""
+    settings = request.settings
+    return open_session(
+        proof_model(model).source, provider=settings.provider, optimize=False,
+        threads=settings.threads, may_idle=True,
+    )  # fmt: skip
 
 
 def _in_regions(

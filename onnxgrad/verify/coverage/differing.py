@@ -66,6 +66,11 @@ class Differing:
         """Whether a constant differs."""
         return any(self.mask(name) is not None for name in self._pairs)
 
+    def partners(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns the names of these constants in the second model."""
+        theirs = dict(_constants(self.candidate.proto))
+        return {n: n if n in theirs else self._pairs[n][1].name for n in names}
+
     @cached_property
     def _makers(self) -> dict[str, NodeProto]:
         nodes = every_node(self.original.proto.graph.node)
@@ -178,6 +183,9 @@ class Differing:
                 if site.axis is None or not (site.rows or site.ends) or not mask.ndim:
                     continue
                 differ, missed = (_along(m, site.axis) for m in (mask, mask & ~read))
+                # rows that rounding does not explain come first: some row of them may be wrong
+                large = _along(mask & self._visible(value, mask), site.axis)
+                differ = large if (large & missed).any() else differ
                 rows = chosen(np.flatnonzero(differ), most)
                 already = int((differ & ~missed).sum())
                 rows = rows[missed[rows]][: max(0, min(most, int(differ.sum())) - already)]

@@ -5,27 +5,32 @@ and computes the coverage.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.protobufs import elements, model_nodes, weight_elements
 from onnxgrad.limits import LimitReached, current, limited
 from onnxgrad.verify.coverage.cases import MODELS, Cases
 from onnxgrad.verify.coverage.counters import DEFAULTS, Goal, Item
-from onnxgrad.verify.coverage.differing import MOST_ROWS, Differing, as_counts
+from onnxgrad.verify.coverage.differing import MOST_ROWS, Differing, Unread, as_counts
 from onnxgrad.verify.coverage.goals import parted
+from onnxgrad.verify.coverage.lookups import Lookups, Runs, same_lookups
 from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage, Sizes
 from onnxgrad.verify.feeds.dims import roles
 from onnxgrad.verify.feeds.edge_cases import SEARCH, SMALL, Variation, overridden
 from onnxgrad.verify.feeds.proof_cases import Results, small
+from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.non_finite import Apart
 from onnxgrad.verify.onnxruntime_check import as_computed
+from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.tolerance import CHAOTIC
 from onnxgrad.verify.trials import Trial
 
@@ -79,10 +84,16 @@ class Search(Cases):
         if self.wide:
             self._not_finite()
 
-    def coverage(self, zero_refused: Mapping[str, str], given: bool = False) -> Coverage:
+    def coverage(
+        self,
+        zero_refused: Mapping[str, str],
+        given: bool = False,
+        opened: Callable[[ModelProto], Session] | None = None,
+    ) -> Coverage:
         """Returns the coverage. `zero_refused`: by symbol, why the second model does not run at
         size 0 although the original does. `given`: the user's own inputs ran, and no cases were
-        searched for.
+        searched for. `opened` loads a model in onnxruntime: lookups of tables that differ run
+        alone.
         """
         sizes = () if given else tuple(self._ran(zero_refused))
         oracle = self.oracle
@@ -92,6 +103,9 @@ class Search(Cases):
         if not any(trial.exact is not None for trial in self.trials) or oracle.left <= 0:
             return Coverage(sizes=sizes, why=f"the float64 check did not run: {oracle.why}")
         unread = self.differing.unread(oracle.reached("original"))
+        if opened is not None and not given:
+            self._look_up(oracle, unread, opened)
+            unread = {n: found for n, found in unread.items() if n not in self.differing.explained}
         return Coverage(
             (*items, *self._defaults),
             tuple(oracle.covered("candidate")),
@@ -99,6 +113,21 @@ class Search(Cases):
             as_counts(unread, True),
             as_counts(unread, False),
         )
+
+    def _look_up(
+        self, oracle: Oracle, unread: Mapping[str, Unread], opened: Callable[[ModelProto], Session]
+    ) -> None:
+        """Runs the lookups of tables that differ alone; their rows count as read if all are
+        equal.
+        """
+        names = [name for name, found in unread.items() if found.rows]
+        if not names or not self.all_constants:
+            return
+        runs: list[Runs] = [lambda model: Float64(model).run({}, seconds=oracle.left)]
+        if self.session is not None:
+            runs.append(lambda model: opened(model).run({}))
+        sides = Lookups(self.original), Lookups(self.candidate)
+        self.differing.explained |= {*same_lookups(*sides, self.differing.partners(names), runs)}
 
     @cached_property
     def differing(self) -> Differing:
