@@ -17,7 +17,7 @@ from pathlib import Path
 from onnxgrad import help, surface, vocabulary
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import Option, options_of, table_of
-from onnxgrad.jobs.lint import LINTS
+from onnxgrad.jobs.lint.table import LINTS
 from onnxgrad.jobs.recipe import GATES, OF_CI, OPTIONS
 from onnxgrad.passes.pipeline import PASSES
 from onnxgrad.train.losses import LOSSES

@@ -16,7 +16,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.edit import changed_after, changed_before
 from onnxgrad.jobs.fixed_dims import fixed
-from onnxgrad.jobs.lint import lint, lint_report, refuse
+from onnxgrad.jobs.lint.table import lint, lint_report, refuse
 from onnxgrad.jobs.outcome import Change, Clock, Hooks, Outcome
 from onnxgrad.jobs.proving import runnable
 from onnxgrad.jobs.recipe import Recipe, find

@@ -18,7 +18,7 @@ from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.storage.outline import outline
 from onnxgrad.ir.storage.protection import Writes, protecting, refuse
 from onnxgrad.jobs.declared import Declaration, files_read, names_of, options_of
-from onnxgrad.jobs.lint import Finding
+from onnxgrad.jobs.lint.table import Finding
 from onnxgrad.jobs.newer_operators import NewerOperators
 from onnxgrad.limits import limited
 from onnxgrad.passes.base import Pass

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from onnxgrad.wording import printable
 
 if TYPE_CHECKING:
-    from onnxgrad.jobs.lint import Finding
+    from onnxgrad.jobs.lint.table import Finding
 
 LONGEST = 1500  # characters of a complaint or a cell: a model may have names of megabytes
 _Item = TypeVar("_Item")

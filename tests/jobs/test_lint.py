@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
-from onnxgrad.jobs.lint import LINTS, Refused, lint
+from onnxgrad.jobs.lint.table import LINTS, Refused, lint
 from tests.cli.conftest import Result, run
 from tests.helpers import ROOT, parse
 

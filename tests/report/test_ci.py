@@ -10,7 +10,7 @@ from rich.console import Console
 
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
-from onnxgrad.jobs.lint import Finding
+from onnxgrad.jobs.lint.table import Finding
 from onnxgrad.report.ci import annotation_lines, junit, models_table
 from onnxgrad.report.rendering import rich_of
 

@@ -11,7 +11,7 @@ from onnxgrad.errors import NotProved
 from onnxgrad.jobs.ci.accepted import Leftover
 from onnxgrad.jobs.ci.inputs import Change, Input
 from onnxgrad.jobs.ci.lock import Accepted
-from onnxgrad.jobs.lint import Finding
+from onnxgrad.jobs.lint.table import Finding
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import Facts, Held
 from onnxgrad.results import Plain, WithPage, in_form

@@ -30,7 +30,7 @@ from onnxgrad.jobs.ci.samples import hold_samples, record
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import files_read
 from onnxgrad.jobs.lift import prepare_path
-from onnxgrad.jobs.lint import Refused
+from onnxgrad.jobs.lint.table import Refused
 from onnxgrad.jobs.optimize import optimize
 from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.requirements import (

@@ -20,7 +20,7 @@ from onnxgrad.ir.type_inference.whole_model import is_invented
 from onnxgrad.ir.types import Dim, TensorType, Type, type_from_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.inspection.costs import Costs, costs_of
-from onnxgrad.jobs.lint import Finding, lint
+from onnxgrad.jobs.lint.table import Finding, lint
 from onnxgrad.options import known_keywords
 from onnxgrad.results import Plain, Rendered, WithPage
 

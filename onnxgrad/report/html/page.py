@@ -17,7 +17,7 @@ from importlib import resources
 from typing import Any, TypeAlias
 
 from onnxgrad.ir.protobufs import Stats
-from onnxgrad.jobs.lint import Finding
+from onnxgrad.jobs.lint.table import Finding
 from onnxgrad.jobs.requirements import Facts
 from onnxgrad.report.html.graph import shown
 from onnxgrad.report.parts import Part, Table, Text, bytes_text, number
