@@ -93,7 +93,8 @@ LINTS = {
         ),
         Lint(
             "host-paths",
-            "paths and source code of the exporting machine in doc strings and metadata",
+            "absolute paths and lines of your source code in doc strings and metadata; frames of "
+            "installed packages count only below a home folder",
             machine.host_paths,
         ),
     )
