@@ -44,9 +44,9 @@ PASSES = (
     "transpose-after-concat",
 )  # fmt: skip
 LINTS = (
-    "nan-weights", "infinite-weights", "missing-weights", "dead-outputs", "nan-outputs",
-    "training-mode", "random-operators", "unread-inputs", "float64-islands", "missing-kernels",
-    "host-paths",
+    "nan-weights", "infinite-weights", "zero-weights", "missing-weights", "dead-outputs",
+    "nan-outputs", "training-mode", "random-operators", "unread-inputs", "float64-islands",
+    "missing-kernels", "host-paths",
 )  # fmt: skip
 LOSSES = (
     "bce_with_logits", "cosine", "cosine_embedding", "cross_entropy", "ctc", "huber", "kl_div",

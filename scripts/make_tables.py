@@ -48,7 +48,11 @@ def tables() -> dict[str, list[str]]:
     bounds = next(o.title for o in options_of(OptimizeOptions) if o.name == "atol")
     groups = [flags_of("rewriting"), flags_of("proof"), flags_of(bounds)]
     keys = [{**OPTIONS, **GATES}, OF_CI]
-    lints = (f"| `{one.name}` | {one.level} | {one.what} |" for one in LINTS.values())
+    lints = (
+        f"| `{one.name}` | {one.level}{', `ci`: ' + one.new if one.new != one.level else ''} | "
+        f"{one.what} |"
+        for one in LINTS.values()
+    )
     return {
         "lint": ["\n".join(("| lint | default | finds |", "|---|---|---|", *lints))],
         "commands": [table_of(g, lambda o: f"{o.flag} {o.metavar}".strip()) for g in groups],

@@ -72,7 +72,9 @@ class Job:
             elif isinstance(error, RewriteNotExact):
                 outcome.exact = error.report
         if outcome.report is not None:
-            outcome.lints += lint_report(outcome.report, self.options.lint)
+            outcome.lints += lint_report(
+                outcome.report, self.options.lint, self.options.allow_empty
+            )
         clock.switch("done")
         outcome.seconds = clock.spent
         return outcome
@@ -125,7 +127,7 @@ class Job:
     def _finish(self, outcome: Outcome, clock: Clock) -> None:
         clock.switch("prove")
         if outcome.report is not None:
-            refuse(lint_report(outcome.report, self.options.lint))
+            refuse(lint_report(outcome.report, self.options.lint, self.options.allow_empty))
         changed_after(self.options, outcome)
         if self.options.proves:
             run_elsewhere(self.options, outcome)

@@ -354,8 +354,8 @@ def hold(
         return replace(missing, why=WITHOUT_BASELINE)
     if name == "interface":
         other = given if baseline is None or bound.base == INPUT else baseline
-        same = _interface(result) == _interface(other)
-        return replace(missing, held=same, why="" if same else "inputs or outputs changed")
+        why = _moved(other, result)
+        return replace(missing, held=not why, why=why)
     value = _value(result, name)
     if value is None:
         return replace(missing, why="it could not be measured")
@@ -389,9 +389,17 @@ def _within_quartiles(bound: Bound, found: Latency, limit: float, *, held: bool)
     return Held("latency", str(bound), found.ratio, limit, held, "" if held else why)
 
 
-def _interface(facts: Facts) -> list[list[tuple[str, str]]]:
-    """Returns names and types in their order."""
-    return [list(facts.inputs.items()), list(facts.outputs.items())]
+def _moved(before: Facts, after: Facts) -> str:
+    """Returns how names, types or the order of inputs and outputs changed, if they did."""
+    found = []
+    for kind, old, new in (
+        ("inputs", before.inputs, after.inputs),
+        ("outputs", before.outputs, after.outputs),
+    ):
+        if list(old.items()) != list(new.items()):
+            shown = (", ".join(f"{name} {text}" for name, text in of.items()) for of in (old, new))
+            found.append(f"{kind} changed: {' → '.join(shown)}")
+    return "; ".join(found)
 
 
 def _comparable(name: str, result: Facts, base: Facts) -> bool:

@@ -108,6 +108,22 @@ CASES: dict[str, tuple[list[tuple[ModelProto, str]], list[ModelProto]]] = {
         ],
         [weighed(0, -INF), weighed(-INF), weighed(1, 0, -INF, dtype=np.float16), weighed(NAN, 0.5)],
     ),
+    "zero-weights": (
+        [
+            (parse("g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {0,0,0,0}> { y = MatMul(x, w) }"), "weight 'w' is all zero"),
+            (parse("g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {0,0,0,0}> { t = Transpose(w) y = MatMul(x, t) }"), "weight 'w'"),
+            (parse("g (int64[2] i) => (float[2,2] y) <float[2,2] w = {0,0,0,0}> { y = Gather(w, i) }"), "weight 'w' is"),
+            (parse("g (float[1,1,4] x) => (float[1,1,4] y) <float[1,1,2] v = {0,0}, float[1,1,3] w = {0,0,0}> {"
+                   " a = Conv<pads = [1,1]>(x, w) b = Conv<pads = [1,0]>(a, v) y = Relu(b) }"), "weights 'w', 'v' are all zero"),
+        ],
+        [
+            weighed(0, 0),
+            parse("g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {0,0,0,1}> { y = MatMul(x, w) }"),
+            parse("g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {0,0,0,0}> { y = Add(x, w) }"),
+            parse("g (float[2,1] x) => (float[2,1] y) <float[1,1] w = {0}> { y = MatMul(x, w) }"),
+            parse("g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1,1,1,1}, float[2] b = {0,0}> { y = Gemm(x, w, b) }"),
+        ],
+    ),
     "missing-weights": ([(missing("w.bin"), "its file is missing, expected at")], [missing("there.bin")]),
     "dead-outputs": (
         [

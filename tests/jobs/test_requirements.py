@@ -81,10 +81,11 @@ def test_the_baseline() -> None:
     assert held("parameters", "<= baseline -100%", baseline=BASELINE).limit == 0
     assert held("interface", "== baseline", baseline=BASELINE).held
     other = replace(BASELINE, outputs={"z": "f32[2,2]"})
-    assert held("interface", "== baseline", baseline=other).why == "inputs or outputs changed"
+    moved = held("interface", "== baseline", baseline=other).why
+    assert moved == "outputs changed: z f32[2,2] → y f32[2,2]"
     assert held("interface", "== input").held and held("interface", " ==input ").held
     renamed = replace(RESULT, inputs={"other": "float[2,2]"})
-    assert held("interface", "== input", renamed).why == "inputs or outputs changed"
+    assert held("interface", "== input", renamed).why.startswith("inputs changed: ")
 
 
 def test_what_is_measured() -> None:

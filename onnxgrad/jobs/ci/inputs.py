@@ -25,7 +25,7 @@ from onnxgrad.jobs.ci.weights import (
     weight_of,
     weights_of,
 )
-from onnxgrad.jobs.requirements import MAY_CHANGE, WITHOUT_BASELINE, Facts, Held, bound_of
+from onnxgrad.jobs.requirements import BASELINE, MAY_CHANGE, WITHOUT_BASELINE, Facts, Held, bound_of
 from onnxgrad.results import Plain
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, first_of
@@ -262,14 +262,32 @@ def hold_weights(
     return (replace(held, held=not why, why=why),)
 
 
+def hold_nodes(required: Mapping[str, Any], seen: Changed, updating: bool) -> tuple[Held, ...]:
+    """Returns the requirement that nodes, attributes and connections of the input stay, if they did
+    not. The number of nodes in the result is another.
+    """
+    bound = bound_of("nodes", required.get("nodes", 0))
+    if updating or (bound.sign, bound.base, bound.number) != ("==", BASELINE, 0):
+        return ()
+    nodes = [change for change in seen.changes if change.what.startswith("nodes")]
+    why = f"the input changed: {next(_headings(nodes))}" if nodes else ""
+    why = _NO_RECORD if seen.summary == _NO_RECORD else why
+    return (Held("nodes", str(bound), None, None, False, why),) if why else ()
+
+
+def may_change(required: Mapping[str, Any]) -> bool:
+    """Whether a recipe accepts every change of weights, also to NaN and zero."""
+    text = required.get("weights")
+    return text is not None and bound_of("weights", text).sign == MAY_CHANGE
+
+
 def hold_outputs(
     required: Mapping[str, Any], before: Input, after: Input, allowed: Collection[str]
 ) -> list[Held]:
     """Returns the outputs that became NaN or infinite, as a missed requirement, unless the recipe
     accepts that.
     """
-    text = required.get("weights")
-    if text is not None and bound_of("weights", text).sign == MAY_CHANGE:
+    if may_change(required):
         return []
     names = [n for n in after.infinite if n not in (*before.infinite, *allowed)]
     why = f"on the inputs of the proof, {first_of(names, _NAMED)} became NaN or infinite{_ACCEPT}"

@@ -22,7 +22,16 @@ from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.storage.protection import protecting
 from onnxgrad.jobs.ci.accepted import digest_of_result, key_of
 from onnxgrad.jobs.ci.declarations import Gates
-from onnxgrad.jobs.ci.inputs import Changed, Input, changed, hold_outputs, hold_weights, input_of
+from onnxgrad.jobs.ci.inputs import (
+    Changed,
+    Input,
+    changed,
+    hold_nodes,
+    hold_outputs,
+    hold_weights,
+    input_of,
+    may_change,
+)
 from onnxgrad.jobs.ci.lock import Accepted, changes
 from onnxgrad.jobs.ci.measure import measured, measures, seconds_of
 from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
@@ -30,7 +39,7 @@ from onnxgrad.jobs.ci.samples import hold_samples, record
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import files_read
 from onnxgrad.jobs.lift import prepare_path
-from onnxgrad.jobs.lint.table import Refused
+from onnxgrad.jobs.lint.table import NEW, Refused
 from onnxgrad.jobs.optimize import optimize
 from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.requirements import (
@@ -52,6 +61,7 @@ from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.verify.running.session import custom_ops
+from onnxgrad.vocabulary import LintLevel
 from onnxgrad.wording import in_a_recipe
 
 Bounding = Callable[[float | None, int | str | None], AbstractContextManager[Any]]
@@ -215,7 +225,7 @@ def _carry_out(
         seconds=seconds_of(job.gates),
         plugins=ready(job.setup),
     )
-    error = optimize(Path(job.path), job.options, hooks, done).error
+    error = optimize(Path(job.path), job.options.having(lint=_levels(job)), hooks, done).error
     outcome.lints = tuple(done.lints)
     if error is not None:
         raise error
@@ -239,7 +249,10 @@ def _compare_input(job: Job, outcome: ModelOutcome, program: Program) -> None:
         seen = changed(job.former, outcome.input, now, job.output or "")
         outcome.input_summary, outcome.input_changes = seen.summary, seen.changes
     known = job.baseline is not None or job.updating
-    outcome.requirements = hold_weights(job.required, seen, known, job.updating)
+    outcome.requirements = (
+        *hold_weights(job.required, seen, known, job.updating),
+        *hold_nodes(job.required, seen, job.updating),
+    )
     if seen.summary and not all(held.held for held in outcome.requirements):
         raise _Replaced(_missed(job, outcome))
 
@@ -366,4 +379,19 @@ def _failed(outcome: ModelOutcome, job: Job, error: OnnxgradError) -> None:
             status = "different"
     # named as in the recipe, so that the message is the same on every machine
     words = str(error).replace(job.path, job.name).removeprefix(f"{job.name}: ")
+    if isinstance(error, Refused) and (names := _new_faults(outcome, job)):
+        accepts = f"lint = {{ {', '.join(names)} }} accepts that"
+        words = f"{words}; the lock does not know this model: {accepts}"
     outcome.fail(status, error.exit_code, words)
+
+
+def _levels(job: Job) -> dict[str, LintLevel]:
+    """Returns the levels of lints: those of the recipe, and for a new model the default ones."""
+    new = job.baseline is None and not may_change(job.required)
+    return {**(NEW if new else {}), **(job.options.lint or {})}
+
+
+def _new_faults(outcome: ModelOutcome, job: Job) -> list[str]:
+    """Returns the keys that accept what is an error only because the model is new to the lock."""
+    errors = dict.fromkeys(f.lint for f in outcome.lints if f.level == "error")
+    return [f'{name} = "warn"' for name in errors if name not in (job.options.lint or {})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from onnx import TensorProto
@@ -58,6 +59,37 @@ def _decisive(b: Binding, model: Model) -> list[Var]:
         if isinstance(kind, TensorType) and kind.shape is not None and is_static(kind.shape):
             return []
     return [v for v in b.reads() if v is not None]
+
+
+# operators -> operands that are useless if all zero: weights of products, and tables
+_WEIGHTS: Mapping[str, tuple[int, ...]] = {
+    **{op: places for op, places in _ANNIHILATED.items() if op != "Mul"},
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2)),
+    "Gather": (0,),
+}
+_VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def zero_weights(model: Model) -> Iterator[str]:
+    """Yields the weights of products and the tables that are all zero."""
+    zero = {v: v.name for v, n in model.constants.items() if n.zero and _is_matrix(v)}
+    found: dict[str, None] = {}
+    for b in model.bindings if zero else ():
+        if b.domain == "" and b.op in _VIEWS and b.inputs[0] in zero and b.outputs[0] is not None:
+            zero[b.outputs[0]] = zero[b.inputs[0]]
+        for i in _WEIGHTS.get(b.op, ()) if b.domain == "" else ():
+            v = b.operand(i)
+            if v is not None and v in zero:
+                found[zero[v]] = None
+    if found:
+        yield f"{listed('weight', found)} {'is' if len(found) == 1 else 'are'} all zero"
+
+
+def _is_matrix(v: Var) -> bool:
+    """Whether a constant has at least two axes, and more than one element."""
+    if not isinstance(v.type, TensorType) or v.type.shape is None or not is_static(v.type.shape):
+        return False
+    return len(v.type.shape) > 1 and math.prod(map(int, v.type.shape)) > 1
 
 
 def _draws(b: Binding) -> bool:

@@ -7,12 +7,13 @@ the level of the recipe. A finding of the level `error` refuses the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.lint import graph, machine, weights
 from onnxgrad.jobs.lint.weights import Model, listed
+from onnxgrad.options import several
 from onnxgrad.results import Plain
 from onnxgrad.verify import Report
 from onnxgrad.vocabulary import LintLevel
@@ -43,7 +44,7 @@ def _nan_outputs(report: Report) -> Iterator[str]:
 @dataclass(frozen=True)
 class Lint:
     """A lint: its name, what it finds, the function that reads a model or the report of its proof,
-    and its default level.
+    and its default levels: of all jobs, and of `ci` for a model that is new to the lock.
     """
 
     name: str
@@ -51,16 +52,29 @@ class Lint:
     model: Callable[[Model], Iterator[str]] | None = None
     report: Callable[[Report], Iterator[str]] | None = None
     level: LintLevel = "warn"
+    new: LintLevel = "warn"
 
 
 LINTS = {
     lint.name: lint
     for lint in (
-        Lint("nan-weights", "NaN among the numbers of a constant", weights.nan_weights),
+        Lint(
+            "nan-weights",
+            "NaN among the numbers of a constant",
+            weights.nan_weights,
+            new="error",
+        ),
         Lint(
             "infinite-weights",
             "infinities beside numbers other than 0 and 1; masks and bounds are left out",
             weights.infinite_weights,
+            new="error",
+        ),
+        Lint(
+            "zero-weights",
+            "weights of products and tables, all of whose numbers are zero",
+            graph.zero_weights,
+            new="error",
         ),
         Lint("missing-weights", "external data that cannot be read", weights.missing_weights),
         Lint(
@@ -72,6 +86,7 @@ LINTS = {
             "nan-outputs",
             "outputs with NaN or infinities on the inputs of the proof",
             report=_nan_outputs,
+            new="error",
         ),
         Lint(
             "training-mode",
@@ -107,8 +122,18 @@ def lint(program: Program, levels: Mapping[str, LintLevel] | None = None) -> lis
     return _found(levels, lambda one: one.model(model) if one.model else ())
 
 
-def lint_report(report: Report, levels: Mapping[str, LintLevel] | None = None) -> list[Finding]:
-    """Returns the findings about the runs of a proof."""
+# levels of `ci` for a model that is new to the lock, which holds no former weights to judge it by
+NEW: Mapping[str, LintLevel] = {name: one.new for name, one in LINTS.items() if one.new != "warn"}
+
+
+def lint_report(
+    report: Report,
+    levels: Mapping[str, LintLevel] | None = None,
+    allowed: str | Iterable[str] = (),
+) -> list[Finding]:
+    """Returns the findings about the runs of a proof; `allowed` outputs may be infinite."""
+    allowed = several(allowed, "allow_empty")
+    report = replace(report, infinite=tuple(n for n in report.infinite if n not in allowed))
     return _found(levels, lambda one: one.report(report) if one.report else ())
 
 

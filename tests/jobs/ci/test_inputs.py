@@ -200,3 +200,71 @@ def test_outputs_that_became_infinite(tmp_path: Path) -> None:
 def test_without_a_record() -> None:
     now = model()
     assert "no record" in changed(None, Input(), (now, None), "").summary
+
+
+PROVED = '[verify]\nlegs = ["onnxruntime"]\n[ci]\nmodels = ["m.onnx"]\n'
+
+
+@pytest.mark.parametrize(
+    ("given", "lint", "words"),
+    [
+        (lambda: model(with_row(np.nan)), "nan-weights", "6 numbers are NaN in weight 'fc_weight'"),
+        (
+            lambda: parse("""g (float[N,3] x) => (float[N,3] y) <float[3] cap = {1, 2, inf}> {
+                y = Min(x, cap) }"""),
+            "infinite-weights",
+            "infinity in weight 'cap'",
+        ),
+        (lambda: model(0 * WEIGHT), "zero-weights", "weight 'fc_weight' is all zero"),
+        (
+            lambda: parse("g (float[N,8] x) => (float[N,8] y) { n = Neg(x) y = Sqrt(n) }"),
+            "nan-outputs",
+            "output 'y' on generated inputs",
+        ),
+    ],
+)
+def test_a_new_model_with_useless_values_is_refused(
+    tmp_path: Path, given: Callable[[], ModelProto], lint: str, words: str
+) -> None:
+    """With a lock or without, and by an update too; a recipe accepts it in two ways."""
+    bad = only(run(tmp_path, given(), PROVED, update=True))
+    assert (bad.status, bad.exit_code) == ("failed", 1) and words in bad.error
+    assert f'does not know this model: lint = {{ {lint} = "warn" }} accepts' in bad.error
+    warned = f'[lint]\n{lint} = "warn"\n' + PROVED
+    assert only(run(tmp_path, given(), warned)).exit_code == 0
+    free = 'require = { weights = "may change" }\n' + PROVED
+    assert run(tmp_path, given(), free, update=True).ok
+    known = only(run(tmp_path, given(), PROVED, all=True))  # accepted once, it stays a warning
+    assert known.status == "passed" and [f.level for f in known.lints if f.lint == lint] == ["warn"]
+
+
+def test_a_level_of_the_recipe_is_no_judgement_of_a_new_model(tmp_path: Path) -> None:
+    recipe = '[lint]\nunread-inputs = "error"\n' + PROVED
+    unread = parse("g (float[N,8] x, float[N] z) => (float[N,8] y) { y = Neg(x) }")
+    bad = only(run(tmp_path, unread, recipe))
+    assert bad.status == "failed" and "nothing reads input 'z'" in bad.error
+    assert "does not know" not in bad.error
+
+
+def test_nodes_and_interface_that_must_stay(tmp_path: Path) -> None:
+    """The same number of nodes is not enough, and changed outputs are named."""
+    held = 'require = { nodes = "== baseline", interface = "== baseline" }\n' + RECIPE
+
+    def steep(n: onnx.NodeProto) -> None:
+        n.attribute[0].f = 0.3
+
+    assert run(tmp_path, model(), held, update=True).ok
+    assert run(tmp_path, model(2 * WEIGHT), held).ok and run(tmp_path, opset(21), held).ok
+    for changed_model, words in (
+        (node("ThresholdedRelu", steep), "nodes (ThresholdedRelu)"),
+        (node("Max", lambda n: setattr(n, "op_type", "Min")), "nodes (Max, Min)"),
+        (node("Mul", swapped), "nodes (other connections)"),
+    ):
+        bad = only(run(tmp_path, changed_model, held))
+        assert bad.status == "failed" and f"the input changed: {words}" in bad.error
+        assert run(tmp_path, changed_model, RECIPE).ok
+    fixed = model()
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    bad = only(run(tmp_path, fixed, held))
+    assert "inputs changed: x f32[N,8] → x f32[1,8]" in bad.error
+    assert run(tmp_path, fixed, held, update=True).ok
