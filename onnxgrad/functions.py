@@ -292,8 +292,8 @@ def jvp(model: ModelLike, *, options: JvpOptions) -> Any:
     """Returns the model with one more input per value in `wrt`, its tangent, and one more output
     per target: J v.
 
-    `wrt` and `target` as for `gradient`; targets may have any shape. The result has the type of
-    `model`. Raises InputError as `gradient` does.
+    `wrt`, `target` and `stop` as for `gradient`; targets may have any shape. The result has the
+    type of `model`. Raises InputError as `gradient` does.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')
@@ -330,7 +330,8 @@ def jacobian(model: ModelLike, *, options: JacobianOptions) -> Any:
     """Returns the model with one more output per value in `wrt`: the Jacobian of the target by it,
     of the target's shape followed by the value's.
 
-    `wrt` as for `gradient`; `target` is one floating-point value of any shape, or a part of one.
+    `wrt` and `stop` as for `gradient`; `target` is one floating-point value of any shape, or a part
+    of one.
     `mode`: "reverse" computes one product per element of the target, "forward" one per element of a
     value; "auto" chooses the mode with fewer products, or reverse if sizes are unknown.
     `per_sample`: the Jacobian of each sample, as for `gradient`. It has the shape (samples, target,
@@ -422,7 +423,8 @@ def check_product(model: ModelLike, *, options: CheckProductOptions) -> Gradient
     `casadi_derivative` (`of`: "jvp", "hvp", "jacobian", "hessian", or "adj" and "fwd") for a model,
     numerically in random directions.
 
-    `mode` as for `jacobian`; all other options, and errors, as for `check_gradient`.
+    `mode` as for `jacobian`; all other options, and errors, as for `check_gradient`. CasADi's
+    derivatives accept no `stop`.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x) => (float[N] y) { y = Tanh (x) }''')

@@ -103,6 +103,9 @@ def clone_block(
         returned = mapping.get(v, v)
         if returned is None:
             raise InternalError(f"block '{source.name}' returns '{v.name}', which is left out here")
+        if returned.rank is None and isinstance(v.type, TensorType) and v.type.shape is not None:
+            # onnxruntime wants the rank of a Scan's results, and that of an operand may be unknown
+            returned.type = TensorType(v.type.dtype, (None,) * len(v.type.shape))
         block.add_output(returned)
     block.changed = True
     return block

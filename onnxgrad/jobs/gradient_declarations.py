@@ -229,7 +229,7 @@ class Jacobians(Declaration):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JacobianOptions(Chosen, Losses, PerSample, Jacobians, Finality):
+class JacobianOptions(Stopping, Losses, PerSample, Jacobians, Finality):
     job: ClassVar[str] = "jacobian"
 
     names: str = option("{}_by_{}", "names of the Jacobians, by target and value")
@@ -258,7 +258,7 @@ class LinearizeOptions(Stopping, Losses, Splitting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JvpOptions(Chosen, Losses, Finality):
+class JvpOptions(Stopping, Losses, Finality):
     job: ClassVar[str] = "jvp"
 
     names: str = option("{}_tangent", "names of the tangents")
@@ -343,7 +343,7 @@ class CheckGradientOptions(GradientForm, Losses, Tolerated):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckProductOptions(Chosen, Losses, Jacobians, Tolerated):
+class CheckProductOptions(Stopping, Losses, Jacobians, Tolerated):
     job: ClassVar[str] = "check_product"
 
     of: Literal["jvp", "hvp", "jacobian", "hessian", "adj", "fwd"] = option(

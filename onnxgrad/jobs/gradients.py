@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxgrad.errors import InputError, NotProved
+from onnxgrad.errors import NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
@@ -62,7 +62,6 @@ from onnxgrad.transform.split import Split, as_functions, linearize
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.rows.proof import RowProof
-from onnxgrad.wording import option
 
 _SAMPLE = 8  # values of a proof; a check looks at all
 
@@ -246,16 +245,10 @@ def _with_loss(program: Program, options: Any) -> tuple[Program, Any]:
     """
     floats = [v.name for v in program.main.inputs if v.dtype in FLOAT_DTYPES and not v.initializer]
     found = with_loss(program, options.loss)
-    known = {o.name for o in options_of(type(options))}
     given = {"loss": None, "target": found.loss if options.target is None else options.target}
     if options.wrt is None:
         given["wrt"] = floats or None
     if found.detached:
-        if "stop" not in known:
-            raise InputError(
-                f"{option('--loss', 'loss')} {options.loss}: the target is a value of the model, "
-                "which is held fixed, and this derivative has no values at which it stops"
-            )
         given["stop"] = [*(options.stop or ()), *found.detached]
     return found.program, options.having(**given)
 

@@ -44,6 +44,20 @@ def test_a_binding_with_bodies() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_body_keeps_the_ranks_that_it_declares() -> None:
+    """onnxruntime wants the rank of each result of a Scan, also behind a value of unknown rank."""
+    program = load(
+        parse("""<ir_version: 10, opset_import: ["" : 20, "my.domain" : 1]>
+        g (float[2,3] x, float[3] z) => (h, y) {
+          u = my.domain.Unknown (z)
+          h, y = Scan <num_scan_inputs = 1, body = q (float[3] s, float[3] e) => (float[3] b, float[3] o) {
+            b = Add (e, u)  o = Mul (b, s) }> (z, x) }""")
+    )  # fmt: skip
+    scan = program.main.bindings[-1]
+    (copy,) = clone_bindings([scan], program.main, {}, prefix="again_")
+    assert [v.rank for v in copy.blocks["body"].outputs] == [1, 1]
+
+
 def test_an_operand_left_out() -> None:
     program = load(
         parse("g (float[3] x, float lo, float hi) => (float[3] y) { y = Clip(x, lo, hi) }")

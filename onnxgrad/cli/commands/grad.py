@@ -145,7 +145,7 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
             "--target, --stop, --checkpoint and --loss"
         )
     settings = options.settings()
-    known = {o.name for o in options_of(job)} - ({"stop"} if kind in ("hvp", "hessian") else set())
+    known = {o.name for o in options_of(job)}
     for o in _FORMING if kind not in ("mark", "function") else ():
         if o.name not in known and settings[o.name] != o.default:
             of = f"casadi {kind}" if job is CasadiOptions else kind

@@ -154,6 +154,7 @@ class Check(ABC):
     wrt: Wrt
     how: Conditions
     stops: Sequence[str] = ()
+    sequences: Collection[str] = ()
 
     def __post_init__(self) -> None:
         found, how = self.found, self.how
@@ -178,9 +179,16 @@ class Check(ABC):
         feeds are not `given`, similar feeds are tried.
         """
 
-    @abstractmethod
     def still(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the feeds of the probe with nothing moved."""
+        probe, names = self.probe, self.found.values
+        zeros = zero_deltas(self.source, self.files, feeds, names, self.sequences)
+        held = values_of(self.source, self.files, feeds, probe.held)
+        return {
+            **feeds,
+            **{probe.deltas[name]: zero for name, zero in zeros.items()},
+            **{probe.held[name]: value for name, value in held.items()},
+        }
 
     @abstractmethod
     def along(
@@ -260,8 +268,6 @@ def _further(check: ValueCheck) -> tuple[bool, float, float]:
 class _GradientCheck(Check):
     """A gradient graph and the probe whose differences it is compared with."""
 
-    sequences: Collection[str] = ()
-
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
         found, probe = self.found, self.probe
         reference = Float64(self.files.runnable(probe.model))
@@ -287,16 +293,6 @@ class _GradientCheck(Check):
                 check = look.look(check, trials, g, self.dtypes[name], largest)
             checks.append(check)
         return checks
-
-    def still(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        probe, names = self.probe, self.found.values
-        zeros = zero_deltas(self.source, self.files, feeds, names, self.sequences)
-        held = values_of(self.source, self.files, feeds, probe.held)
-        return {
-            **feeds,
-            **{probe.deltas[name]: zero for name, zero in zeros.items()},
-            **{probe.held[name]: value for name, value in held.items()},
-        }
 
     def along(
         self,

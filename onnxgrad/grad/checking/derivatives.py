@@ -35,6 +35,7 @@ from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import Mode, jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.grad.differentiation import differentiate
+from onnxgrad.grad.stops import Stop
 from onnxgrad.grad.targets import Target, with_parts
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike
@@ -52,6 +53,7 @@ def check_product(
     target: Target = None,
     *,
     of: Kind,
+    stop: Stop = None,
     mode: Mode = "auto",
     **conditions: Any,
 ) -> GradientReport:
@@ -60,7 +62,7 @@ def check_product(
     """
     second = of in ("hvp", "hessian")
     if second:  # differences of a wrong gradient would agree with it
-        first = check_gradient(model, wrt, target, **conditions)
+        first = check_gradient(model, wrt, target, stop=stop, **conditions)
         if not first.ok:
             return first
     forming: dict[str, Callable[..., Derivative]] = {
@@ -69,15 +71,18 @@ def check_product(
         "hessian": hessians,
         "jacobian": partial(jacobians, mode=mode),
     }
+    if stop and of not in forming:
+        raise InputError(f"stop: CasADi's derivative '{of}' is of the model without stops")
     with opened(model) as (source, files):
         source, target, _ = with_parts(source, target, files.folder)
         forward = source
         if second:
-            forward = files.proto(differentiate(files.load(source), wrt, target).program)
+            gradient = differentiate(files.load(source), wrt, target, stop=stop)
+            forward = files.proto(gradient.program)
         form = forming.get(of, partial(sibling, kind=of))
-        made = form(files.load(source), wrt, target)
+        made = form(files.load(source), wrt, target, *((stop,) if of in forming else ()))
         how = Conditions(**conditions)
-        return _ProductCheck(source, files, forward, made, wrt, how).report()
+        return _ProductCheck(source, files, forward, made, wrt, how, made.stops).report()
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,6 @@ class _ProductCheck(Check):
             _judged(name, [trials[name] for trials, _ in draws], max(large for _, large in draws))
             for name in self.found.values
         ]
-
-    def still(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        return {**feeds, **{d: np.zeros(()) for d in self.probe.deltas.values()}}
 
     def along(
         self,

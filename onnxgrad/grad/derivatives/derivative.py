@@ -26,7 +26,7 @@ class Derivative:
 
     tangents: the input for the tangent of each value. results: the outputs, by target for a jvp and
     CasADi's fwd, else by value. seeds: the adjoint inputs of CasADi's adj, by target. by: the
-    values, if `results` has other keys.
+    values, if `results` has other keys. stops: the values at which it stops.
     """
 
     program: Program
@@ -37,6 +37,7 @@ class Derivative:
     seeds: Mapping[str, str] = field(default_factory=dict)
     by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ()
 
     @property
     def values(self) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnxgrad.grad.derivatives.derivative import (
     Derivative,
     count_of,
@@ -57,6 +59,11 @@ def hessians(
     block.remove_unused()
     simplify(program, list(inputs.values()), original)
     drop_constants(block, weights)
-    return Derivative(
-        program, "hessian", moved.targets, results, by=tuple(moved.tangents), notes=moved.notes
+    return replace(
+        moved,
+        program=program,
+        kind="hessian",
+        results=results,
+        tangents={},
+        by=tuple(moved.tangents),
     )

@@ -33,6 +33,7 @@ from onnxgrad.grad.derivatives.vector_products import pushed_forward
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.finish import drop_constants, simplify
 from onnxgrad.grad.prepare import check_names
+from onnxgrad.grad.stops import Stop
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.binding import Binding
@@ -54,6 +55,7 @@ def jacobians(
     program: Program,
     wrt: Wrt,
     target: Target,
+    stop: Stop = None,
     mode: Mode = "auto",
     names: str = "{}_by_{}",
 ) -> Derivative:
@@ -63,7 +65,7 @@ def jacobians(
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     weights = set(program.main.initializers)
     backward = differentiate(
-        program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
+        program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint", stop=stop
     )
     if len(backward.seeds) != 1:
         raise InputError(f"a Jacobian is of one target; given are {', '.join(backward.seeds)}")
@@ -101,7 +103,8 @@ def jacobians(
     block.remove_unused()
     simplify(program, [v for v in block.vars() if v.name in found], original)
     drop_constants(block, weights)
-    return Derivative(program, "jacobian", (result,), results, notes=backward.notes)
+    notes, stops = backward.notes, backward.stops
+    return Derivative(program, "jacobian", (result,), results, notes=notes, stops=stops)
 
 
 def _check_shape(v: Var) -> None:

@@ -25,14 +25,16 @@ from onnxgrad.ir.program import Program
 # depend on u, and they are removed. A shape that is still taken from u is taken from the target.
 
 
-def tangents(program: Program, wrt: Wrt, target: Target, names: str = "{}_tangent") -> Derivative:
+def tangents(
+    program: Program, wrt: Wrt, target: Target, stop: Stop = None, names: str = "{}_tangent"
+) -> Derivative:
     """Implements `jvp` on a Program, which is changed or replaced."""
     check_names(names)
     program, target, parts = with_target(program, target)
     outputs, original = len(program.main.outputs), set(program.main.bindings)
     weights = set(program.main.initializers)
     backward = differentiate(
-        program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint"
+        program, wrt, target, adjoint="input", simplify=False, names="{}_adjoint", stop=stop
     )
     made = pushed_forward(backward, outputs, names)
     block = made.program.main
@@ -68,7 +70,9 @@ def pushed_forward(backward: Gradient, outputs: int, names: str) -> Derivative:
         made = values[forward.adjoints[seed]]
         made.rename(program.names.fresh(names.format(result)))
         results[result] = made.name
-    return Derivative(program, "jvp", tuple(results), results, inputs, notes=backward.notes)
+    return Derivative(
+        program, "jvp", tuple(results), results, inputs, notes=backward.notes, stops=backward.stops
+    )
 
 
 # ---- H v: the gradient of <g, v>, where g is the gradient ----------------------------------------
@@ -104,4 +108,5 @@ def hessian_products(
     given = {value: values[second.seeds[gradient]] for value, gradient in gradients.items()}
     inputs = renamed_inputs(program.main, given, tangents)
     results, notes = dict(second.adjoints), (*first.notes, *second.notes)
-    return Derivative(program, "hvp", tuple(gradients.values()), results, inputs, notes=notes)
+    targets = tuple(gradients.values())
+    return Derivative(program, "hvp", targets, results, inputs, notes=notes, stops=first.stops)

@@ -35,6 +35,8 @@ def given(tmp_path: Path) -> tuple[Path, Path]:
         (["--jacobian", "--target", "y", "--per-sample", "--mode", "forward"], ["x"],
          ["y", "loss", "y_by_x"]),
         (["--jvp", "--target", "y", "--names", "d_{}"], ["x", "d_x"], ["y", "loss", "d_y"]),
+        (["--jacobian", "--target", "y", "--wrt", "h", "--stop", "h", "--allow-empty", "x"], ["x"],
+         ["y", "loss", "y_by_x", "y_by_h"]),
     ],
 )  # fmt: skip
 def test_products(
@@ -91,6 +93,8 @@ def test_a_wrong_rule_is_not_written(run: Run, given: tuple[Path, Path], tmp_pat
         (["--hvp", "--checkpoint", "auto"], "--checkpoint does not apply to --hvp"),
         (["--jacobian", "--adjoint", "input"], "--adjoint does not apply to --jacobian"),
         (["--jvp", "--hvp"], "not allowed with argument"),
+        (["--casadi", "adj", "--stop", "h"], "--stop does not apply to --casadi adj"),
+        (["--jvp", "--target", "y", "--stop", "x"], "stop 'x' is an input or weight"),
         (["--casadi", "adj", "--names", "a_{}"], "--names does not apply to --casadi adj"),
         (["--casadi", "fwd", "--mode", "forward"], "--mode is for --jacobian"),
         (["--casadi", "jac"], "invalid choice: 'jac'"),

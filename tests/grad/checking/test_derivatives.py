@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from onnxgrad import check_gradient, check_product, op, vjp
 from onnxgrad.errors import InputError
+from onnxgrad.grad.checking import derivatives
 from onnxgrad.grad.derivatives import casadi
 from tests.helpers import parse
 
@@ -40,6 +42,44 @@ def test_what_is_right_agrees(wrt: list[str], target: str, options: dict[str, An
 def test_a_wrong_rule_is_found(wrt: list[str], target: str, options: dict[str, Any]) -> None:
     vjp("Tanh", lambda g, y, x: g * (1.01 - y * y), replace=True)
     assert not check_product(parse(TEXT), wrt, target, **options).ok
+
+
+# y holds t behind a stop, and h before it
+STOPPED = """g (float[2,3] x) => (float[2] y, float s)
+  <float[3,2] w = {1,-2, 0.5,0.3, -0.4,0.7}> { a = Constant <value_ints = [1]> ()
+  h = MatMul (x, w)  t = Tanh (h)  q = Mul (t, h)  y = ReduceSum <keepdims = 0> (q, a)
+  r = Mul (y, y)  s = ReduceSum <keepdims = 0> (r) }"""
+
+
+@pytest.mark.parametrize(
+    ("of", "target", "options"),
+    [("jvp", "y", {}),
+     *(pytest.param(of, target, options, marks=pytest.mark.slow) for of, target, options in [
+         ("jacobian", "y", {"mode": "forward"}), ("jacobian", "y", {"mode": "reverse"}),
+         ("hvp", "s", {}), ("hessian", "s", {}),
+     ])],
+)  # fmt: skip
+def test_values_at_which_it_stops_are_held_fixed(
+    of: Any, target: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slope differs from the one without the stop, and a product that ignores it is found."""
+    model, wrt = parse(STOPPED), ["x", "w", "t"]
+    report = check_product(model, wrt, target, of=of, stop="t", **options)
+    assert report.ok and all(v.judged for v in report.values)
+    free = check_product(model, ["x", "w"], target, of=of, **options)
+    assert free.ok and abs(free.values[0].difference - report.values[0].difference) > 0.1
+    for name in ("tangents", "jacobians", "hessian_products", "hessians"):
+        form = getattr(derivatives, name)
+        monkeypatch.setattr(
+            derivatives, name,
+            lambda *a, form=form, **k: replace(form(*a[:3], **k), stops=("t",)),
+        )  # fmt: skip
+    assert not check_product(model, ["x", "w"], target, of=of, stop="t", **options).ok
+
+
+def test_casadis_derivatives_do_not_stop() -> None:
+    with pytest.raises(InputError, match="stop: CasADi's derivative 'fwd' is of the model without"):
+        check_product(parse(TEXT), "x", "y", of="fwd", stop="h")
 
 
 @pytest.mark.slow
