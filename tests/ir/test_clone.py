@@ -53,7 +53,7 @@ def test_a_body_keeps_the_ranks_that_it_declares() -> None:
           h, y = Scan <num_scan_inputs = 1, body = q (float[3] s, float[3] e) => (float[3] b, float[3] o) {
             b = Add (e, u)  o = Mul (b, s) }> (z, x) }""")
     )  # fmt: skip
-    scan = program.main.bindings[-1]
+    (scan,) = (b for b in program.main.bindings if b.op == "Scan")
     (copy,) = clone_bindings([scan], program.main, {}, prefix="again_")
     assert [v.rank for v in copy.blocks["body"].outputs] == [1, 1]
 
