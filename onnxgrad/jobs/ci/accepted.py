@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.tuning.record import digest
 from onnxgrad.limits import current
 from onnxgrad.results import Plain
+from onnxgrad.verify.running.installed import versions_in
+from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.version import __version__
 
 # packages on which a result depends, beside onnxgrad itself
@@ -54,6 +56,14 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
+
+
+def versions_elsewhere(runtimes: Iterable[str]) -> dict[str, str]:
+    """Returns the version of onnxruntime in each other interpreter among these runtimes; each is
+    asked once per process. Raises InputError for one that has none.
+    """
+    found = {text: Runtime.of(text) for text in runtimes if Runtime.parts(text)[0]}
+    return {text: str(versions_in(one)["onnxruntime"]) for text, one in found.items()}
 
 
 def _plain(value: Any, files: Collection[str], folder: str) -> Any:

@@ -20,7 +20,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import remove, save_all, to_proto
 from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.storage.protection import protecting
-from onnxgrad.jobs.ci.accepted import digest_of_result, key_of
+from onnxgrad.jobs.ci.accepted import digest_of_result, key_of, versions_elsewhere
 from onnxgrad.jobs.ci.declarations import Gates
 from onnxgrad.jobs.ci.inputs import (
     Changed,
@@ -177,6 +177,8 @@ def _is_unchanged(job: Job, outcome: ModelOutcome) -> bool:
     outcome.digest = digest(job.path)
     others = [name for name in files_of(job) if name not in (job.path, job.where)]
     settings = {**job.options.settings(), **job.gates.settings()}
+    if elsewhere := versions_elsewhere(job.options.against):
+        settings["versions elsewhere"] = elsewhere
     outcome.accepted = Accepted(key_of(outcome.digest, settings, others, job.folder))
     known, runs = job.accepted, job.again or job.recording or not job.proves
     if runs or job.baseline is None or known is None or known.key != outcome.accepted.key:

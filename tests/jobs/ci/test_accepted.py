@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from onnxgrad.jobs.ci import accepted
 from onnxgrad.jobs.ci.accepted import digest_of_result, key_of
 from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.results import in_form
+from onnxgrad.verify.running.runtimes import Runtime
 from tests.helpers import parse
 
 RECIPE = """
@@ -133,6 +135,27 @@ def test_what_changed_runs_again(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     (folder / "r.toml").write_text(RECIPE)
     monkeypatch.setattr(accepted, "versions", lambda: {"onnxruntime": "0.1"})
     assert unchanged(run(folder)) == []
+
+
+def test_another_onnxruntime_in_another_interpreter_runs_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the recipe names the interpreter as before; providers of this one have no version."""
+    (folder / "b.onnx").unlink()
+    others = f"runtimes = [{sys.executable!r}, 'CPUExecutionProvider{{}}']\n"
+    (folder / "r.toml").write_text(others + RECIPE)
+    assert run(folder, update=True).ok and unchanged(run(folder)) == ["a.onnx"]
+    asked = []
+
+    def newer(runtime: Runtime) -> dict[str, str]:
+        asked.append(runtime.python)
+        return {"onnxruntime": "9.9"}
+
+    monkeypatch.setattr(accepted, "versions_in", newer)
+    assert unchanged(run(folder)) == [] and asked == [sys.executable]
+    (folder / "r.toml").write_text(others.replace(sys.executable, str(folder / "none")) + RECIPE)
+    report = run(folder)
+    assert report.exit_code == 2 and "no such interpreter" in report.models[0].error
 
 
 def test_the_key_reads_files_and_not_their_places(tmp_path: Path) -> None:
