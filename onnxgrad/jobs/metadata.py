@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir import domains
 from onnxgrad.ir.program import HEADER, Program
 from onnxgrad.ir.save import to_proto
 
@@ -45,8 +46,13 @@ def change(
 
 
 def _check_rest(before: ModelProto, after: ModelProto) -> None:
-    """Raises InternalError if anything else differs."""
+    """Raises InternalError if anything else differs. Of a domain that is imported twice, the last
+    version counts, and is written.
+    """
     for model in (before, after):
+        known = domains.versions(model.opset_import)
+        for entry in model.opset_import:
+            entry.version = known[domains.canonical(entry.domain)]
         for name in ("metadata_props", *HEADER):
             model.ClearField(name)
     if before != after:

@@ -105,3 +105,14 @@ def test_in_python() -> None:
             onnxgrad.set_metadata(parse(TEXT), values)
     with pytest.raises(InputError, match="model_version must be a whole number, not '2'"):
         onnxgrad.set_metadata(parse(TEXT), model_version="2")
+
+
+def test_a_domain_that_is_imported_twice(run: Run, file: Path) -> None:
+    """Its last version counts; that the file then has this version twice is no other change."""
+    model = onnx.load(file)
+    for version in (1, 3):
+        model.opset_import.add(domain="f", version=version)
+    onnx.save(model, file)
+    assert run("metadata", file, "--set", "a=b", "-o", file.parent / "out.onnx").code == 0
+    written = onnx.load(file.parent / "out.onnx")
+    assert [o.version for o in written.opset_import if o.domain == "f"] == [3, 3]
