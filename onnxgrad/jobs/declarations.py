@@ -228,6 +228,12 @@ class OptimizeOptions(Proof):
         """Whether every rewrite is proved on its own operands."""
         return self.verify in ("each", "only each")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fix_dims and self.dims:  # the proof runs the model whose sizes are fixed
+            left = {name: n for name, n in self.dims.items() if name not in self.fix_dims}
+            object.__setattr__(self, "dims", left)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOpsetOptions(Proof):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from onnxgrad.jobs.ci.accepted import digest_of_result, key_of
 from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.results import in_form
 from onnxgrad.verify.running.runtimes import Runtime
-from tests.helpers import parse
+from tests.helpers import ROOT, parse
 
 RECIPE = """
 [verify]
@@ -88,6 +89,69 @@ def test_variants_are_proved_locked_and_budgeted(folder: Path) -> None:
     report = run(folder, keep_going=True)
     assert [m.name for m in report.models if not m.ok] == ["a.onnx:fp16"]
     assert not (folder / "build" / "a.fp16.onnx").exists()
+
+
+REAL = """
+[verify]
+legs = ["onnxruntime"]
+dims = { batch = 2 }
+[bench]
+seconds = 0.05
+rounds = 3
+[ci]
+models = ["lstm.onnx"]
+out = "build"
+[models."lstm.onnx".variants.fp16]
+float16 = { rtol = 0.02, atol = 0.02 }
+require = { bytes = "<= -50%", latency = "<= 100" }
+[models."lstm.onnx".variants.five]
+fix_dim = { batch = 5 }
+float16 = { metric = "cosine=0.999" }
+"""
+
+
+@pytest.mark.slow
+def test_variants_of_a_real_model(tmp_path: Path) -> None:
+    """A float16 variant has bounds and a latency budget of its own, and a variant of a fixed size
+    runs at it, whatever the size of the others' proofs.
+    """
+    shutil.copy(ROOT / "models" / "lstm_script.onnx", tmp_path / "lstm.onnx")
+    names = ["lstm.onnx", "lstm.onnx:fp16", "lstm.onnx:five"]
+    (tmp_path / "r.toml").write_text(REAL)
+    report = run(tmp_path, update=True)
+    assert report.ok and [m.name for m in report.models] == names
+    plain, fp16, five = report.models
+    assert fp16.result is not None and fp16.result.latency is not None
+    assert plain.result is not None and plain.result.latency is None
+    assert (fp16.result.worst or 0) > 100 * (plain.result.worst or 0)
+    assert five.result is not None and "[5," in " ".join(five.result.inputs.values())
+    lock = json.loads((tmp_path / "r.lock.json").read_text())["models"]
+    assert sorted(lock) == sorted(names) and lock["lstm.onnx:fp16"]["latency"]["against"] == "input"
+    again = run(tmp_path)
+    assert again.ok and unchanged(again) == names
+
+    for old, new, words in (
+        ('"<= 100"', '"<= 0.001"', "latency"),
+        ("rtol = 0.02, atol = 0.02", "rtol = 1e-9, atol = 0", "float16"),
+        ('"<= -50%"', '"<= -90%"', "bytes, not <= -90%"),
+    ):
+        (tmp_path / "r.toml").write_text(REAL.replace(old, new))
+        missed = run(tmp_path, keep_going=True)
+        bad = [m for m in missed.models if not m.ok]
+        assert missed.exit_code == 1 and [m.name for m in bad] == ["lstm.onnx:fp16"], new
+        assert words in bad[0].error and unchanged(missed) == ["lstm.onnx", "lstm.onnx:five"]
+        assert not (tmp_path / "build" / "lstm.fp16.onnx").exists()
+        assert (tmp_path / "build" / "lstm.onnx").exists()
+
+
+def test_sizes_of_a_proof_that_the_file_fixes(folder: Path) -> None:
+    """The table `verify` is for all results, also for those whose sizes are fixed."""
+    sizes = RECIPE.replace("[verify]\n", "[verify]\ndims = { N = 3 }\n")
+    (folder / "r.toml").write_text(sizes + VARIANTS)
+    report = run(folder, only=["two", "b*"], update=True)
+    assert report.ok and len(report.models) == 2
+    with pytest.raises(InputError, match="no input has a dimension 'M'"):
+        onnxgrad.optimize(folder / "a.onnx", fix_dims={"N": 2}, dims={"M": 3})
 
 
 def test_results_with_names_of_variants(folder: Path) -> None:
