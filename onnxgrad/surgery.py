@@ -168,16 +168,16 @@ def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
 
 @from_keywords(EditOptions)
 def edit(model: ModelLike, *, options: EditOptions) -> Any:
-    """Returns the model with inputs bound to constants, values renamed or outputs removed, in the
-    type you passed in.
+    """Returns the model with inputs bound to constants, initializers freed, values renamed or
+    outputs removed, in the type you passed in.
 
     `bind`: values by the names of inputs: arrays of the input's dtype, numbers and lists that it
     holds, or files; a symbol in the shape of a bound input becomes the size of its value, in all
-    shapes. `rename`: new names by old ones, all at once. Names are those of `model`. Inputs stay
-    even if nothing reads them any more; nodes and weights that only a removed output needs are
-    removed, too. The proof runs both models on the same values. Raises InputError for a name that
-    does not exist or is taken, and for a value of another type or shape; NotProved if the proof
-    fails.
+    shapes. `free`: names or globs of initializers that become inputs. `rename`: new names by old
+    ones, all at once. Names are those of `model`. Inputs stay even if nothing reads them any more;
+    nodes and weights that only a removed output needs are removed, too. The proof runs both models
+    on the same values, a freed weight included. Raises InputError for a name that does not exist or
+    is taken, and for a value of another type or shape; NotProved if the proof fails.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x, float k) => (float[N] y) { y = Mul (x, k) }''')

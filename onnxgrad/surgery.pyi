@@ -124,6 +124,7 @@ def edit(
     model: ModelLike,
     *,
     bind: Constants | None = None,
+    free: Names = (),
     rename: Renames | None = None,
     drop_output: Names = (),
     loss: LossLike | None = None,

@@ -9,6 +9,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.grad.weights.kept import check_replaceable
 from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
@@ -33,6 +35,8 @@ from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions, OpenBatchOptions
+from onnxgrad.options import several
+from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in
 from onnxgrad.verify.feeds.proof_cases import sets_of
@@ -50,13 +54,15 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
-        if not (options.bind or options.rename or options.drop_output or options.loss is not None):
-            flags = "--bind, --rename, --drop-output and --loss"
-            words = "bind, rename, drop_output and loss"
+        asked = options.bind, options.free, options.rename, options.drop_output
+        if not any(asked) and options.loss is None:
+            flags = "--bind, --free, --rename, --drop-output and --loss"
+            words = "bind, free, rename, drop_output and loss"
             raise InputError(f"no change is requested: see {option(flags, words)}")
         bound = values_of(program.proto, options.bind or {})
         names = of_known(options.rename, [v.name for v in program.main.vars()])
-        made, notes = edited(program, bound, names, options.drop_output)
+        freed = _initializers(program, options.free)
+        made, notes = edited(program, bound, names, options.drop_output, freed)
         report, ends, labels = None, [v.name for v in made.main.outputs], set[str]()
         if options.loss is not None:
             from onnxgrad.train.losses.adding import with_loss
@@ -69,7 +75,9 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
             options = options.having(allow_empty=(*options.allow_empty, added.loss))
         if options.verify:
             back = {new: old for old, new in names.items()}
-            with running(original_of(program), options) as run:
+            # the original whose caller may give the freed weights other values
+            original = with_inputs(program, freed) if freed else program
+            with running(original_of(original), options) as run:
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
                     known = {back.get(n, n): v for n, v in feeds.items() if n not in labels}
@@ -85,10 +93,11 @@ def edited(
     bound: Mapping[str, Array],
     names: Mapping[str, str],
     dropped: Sequence[str],
+    freed: Sequence[str] = (),
 ) -> tuple[Program, list[str]]:
-    """Returns a Program with these inputs constant, these values renamed and without these outputs,
-    and notes on the consequences. Names are those of `program`, which does not change. Raises
-    InputError.
+    """Returns a Program with these inputs constant, these values renamed, without these outputs and
+    with these initializers as inputs, and notes on the consequences. Names are those of `program`,
+    which does not change. Raises InputError.
     """
     proto = copy_of(to_proto(program))
     _check_names(proto, names)
@@ -98,6 +107,11 @@ def edited(
     made = program_of(proto, program.folder, None, program.digests)
     for name, array in bound.items():
         _bind(made, name, array)
+    if freed:
+        check_replaceable(made, freed, "a new value of")
+        hide_weight_inputs(made)
+    for name in freed:
+        made.main.ask_for(made.main.initializers[name])
     if dropped:
         _drop(made, dropped)
     if names:
@@ -260,6 +274,20 @@ def _bind(program: Program, name: str, array: Array) -> None:
         block.inputs = [other for other in block.inputs if other is not v]
         v.is_input = False
     block.touch()
+
+
+def _initializers(program: Program, given: Sequence[str]) -> list[str]:
+    """Returns the initializers that match names or globs. Raises InputError if a name matches
+    nothing.
+    """
+    known, found = program.main.initializers, dict[str, None]()
+    for name in several(given, "free"):
+        met = [name] if name in known else [n for n in known if fnmatchcase(n, name)]
+        if not met:
+            where, hint = option(f"--free {name}", f"free={name!r}"), perhaps(name, known, 3)
+            raise InputError(f"{where}: the model has no initializer of this name{hint}")
+        found |= dict.fromkeys(met)
+    return list(found)
 
 
 def _drop(program: Program, names: Iterable[str]) -> None:

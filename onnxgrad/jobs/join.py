@@ -139,6 +139,9 @@ def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
         for left, right in of_known(options.map, known).items():
             where = option(f"--map {left}={right}", f"map={{{left!r}: {right!r}}}")
             source = _end("A has no output or input", left, sources, f"B's '{right}'", where)
+            if right.removeprefix("B.") in {*b.main.initializers} - {*inputs}:
+                free = option(f"edit --free {right}", f"edit(b, free={right!r})")
+                raise InputError(f"{where}: '{right}' is a weight of B: {free} makes it an input")
             taken = _end("B has no input", right, inputs, f"A's '{source}'", where)
             if taken in found:
                 raise InputError(f"{where}: A's '{found[taken]}' feeds B's input '{taken}' already")

@@ -45,6 +45,12 @@ class EditOptions(Proof):
         metavar="NAME=VALUE|FILE",
         file="read",
     )
+    free: Names = option(
+        (),
+        "replace an initializer by an input of its name, shape and type (--bind with a value "
+        "undoes this)",
+        metavar="NAME|GLOB",
+    )
     rename: Renames | None = option(
         None,
         "rename an input, an output or another value of the main graph",

@@ -17,10 +17,13 @@ from onnx.reference import ReferenceEvaluator
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir.load import load
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs import edit as job
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.running.session import run
-from tests.helpers import interface, parse
+from tests.helpers import interface, parse, stored_arrays
 
 TEXT = """g (float[N,3] x, float[N,3] k) => (float[N,3] x, float[N,3] y, float[N,3] z) {
   h = Add (x, k)  y = Exp (h)  t = Mul (k, w)  z = Sin (t) }"""
@@ -43,6 +46,8 @@ K = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
         ({"drop_output": "z"}, (["x", "k"], ["x", "y"])),
         ({"drop_output": ["x", "y"]}, (["x", "k"], ["z"])),
         ({"drop_output": "z", "bind": {"k": K}, "rename": {"y": "z"}}, (["x"], ["x", "z"])),
+        ({"free": "w", "bind": {"k": K}}, (["x", "w"], ["x", "y", "z"])),
+        ({"free": ["w*"], "rename": {"w": "v"}}, (["x", "k", "v"], ["x", "y", "z"])),
     ],
 )
 def test_every_change(changes: dict[str, Any], left: tuple[list[str], list[str]]) -> None:
@@ -57,12 +62,52 @@ def test_every_change(changes: dict[str, Any], left: tuple[list[str], list[str]]
     assert interface(made) == left
     feeds = {"x": K, "k": K, **feeds_for(model, seed=3, dims={"N": 2}), **changes.get("bind", {})}
     feeds = {name: np.asarray(v, np.float32) for name, v in feeds.items()}
+    if "free" in changes:  # the original with another weight
+        feeds["w"] = np.float32([-1, 0.5, 4])
+        model.graph.initializer[0].CopyFrom(numpy_helper.from_array(feeds["w"], "w"))
     wanted = dict(zip("xyz", ReferenceEvaluator(model).run(None, feeds), strict=True))
     mine = {rename.get(n, n): v for n, v in feeds.items() if rename.get(n, n) in left[0]}
     found = dict(zip(left[1], ReferenceEvaluator(made).run(None, mine), strict=True))
     back = {new: old for old, new in rename.items()}
     for name, value in found.items():
         assert np.array_equal(value, wanted[back.get(name, name)]), name
+
+
+def test_a_freed_weight_becomes_an_initializer_again() -> None:
+    model = parse(TEXT)
+    freed = onnxgrad.edit(model, free="w")
+    assert not freed.graph.initializer
+    back = onnxgrad.edit(freed, bind={"w": [1, 2, 3]})
+    assert interface(back) == interface(model) and back.graph.node == model.graph.node
+    assert stored_arrays(back)["w"].tolist() == stored_arrays(model)["w"].tolist()
+    old = """<ir_version: 3, opset_import: ["": 9]> g (float[N,2] x, float[2,2] w) => (float[N,2] y)
+      <float[2,2] w = {1, 2, 3, 4}> { y = MatMul (x, w) }"""
+    made = onnxgrad.edit(onnx.parser.parse_model(old), free="w")
+    assert interface(made) == (["x", "w"], ["y"]) and not made.graph.initializer
+
+
+def test_a_weight_that_decided_the_form_of_a_file_stays() -> None:
+    text = """g (float[3] x) => (float y) <float p = {3}> {
+      c = Softplus (x)  q = Pow (c, p)  y = ReduceSum <keepdims = 0> (q) }"""
+    with pytest.raises(InputError, match="a new value of 'p' would be wrong"):
+        onnxgrad.edit(onnxgrad.gradient(parse(text), "x"), free="p")
+
+
+def test_the_proof_draws_values_of_a_freed_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the value of the file alone, a result that keeps it would be right."""
+    right = job.edited
+
+    def wrong(program: Program, *changes: Any) -> tuple[Program, list[str]]:
+        made, notes = right(program, *changes)
+        model = to_proto(made)
+        model.graph.initializer.append(numpy_helper.from_array(np.float32([1, 2, 3]), "kept"))
+        for node in model.graph.node:
+            node.input[:] = ["kept" if name == "w" else name for name in node.input]
+        return load(model), notes
+
+    monkeypatch.setattr(job, "edited", wrong)
+    with pytest.raises(NotProved):
+        onnxgrad.edit(parse(TEXT), free="w")
 
 
 def test_a_dropped_output_takes_what_served_it_alone() -> None:
@@ -169,7 +214,9 @@ def test_texts_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "no change is requested: see bind, rename, drop_output and loss"),
+        ({}, "no change is requested: see bind, free, rename, drop_output and loss"),
+        ({"free": "k"}, "the model has no initializer of this name"),
+        ({"free": "q*"}, "the model has no initializer of this name"),
         ({"bind": {"kk": 1}}, "the model has no input of this name .did you mean 'k'"),
         (
             {"bind": {"k": K, "x": K[:1]}},

@@ -183,6 +183,7 @@ def test_types() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"map": {"y": "w"}}, r"'w' is a weight of B: edit\(b, free='w'\) makes it an input"),
         ({"map": {"q": "u"}}, "A has no output or input 'q' for B"),
         ({"map": {"A.y": "B.q"}}, "B has no input 'q' for A's 'y'"),
         ({"map": {"y": "u", "x": "u"}}, "A's 'y' feeds B's input 'u' already"),
