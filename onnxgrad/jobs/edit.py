@@ -9,7 +9,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,22 @@ from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of, every_node, stats_of, tensor_of
-from onnxgrad.ir.renaming import rename_values, symbols, value_names
+from onnxgrad.ir.renaming import rename_values, value_names
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, OptimizeOptions
 from onnxgrad.jobs.extract import remove_what_served
-from onnxgrad.jobs.fixed_dims import fix
+from onnxgrad.jobs.fixed_dims import fix, sizes_bound
 from onnxgrad.jobs.groups import of_known
 from onnxgrad.jobs.join import join
-from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
+from onnxgrad.jobs.lift import lift, matching, named_inputs, with_inputs
 from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions, OpenBatchOptions
-from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.verify import load_inputs
-from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in
+from onnxgrad.verify.feeds.dims import roles, shape_of
 from onnxgrad.verify.feeds.proof_cases import sets_of
 from onnxgrad.wording import counted, in_a_recipe, option, perhaps
 
@@ -61,7 +59,7 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
             raise InputError(f"no change is requested: see {option(flags, words)}")
         bound = values_of(program.proto, options.bind or {})
         names = of_known(options.rename, [v.name for v in program.main.vars()])
-        freed = _initializers(program, options.free)
+        freed = matching(program.main.initializers, options.free, "free", "initializer")
         made, notes = edited(program, bound, names, options.drop_output, freed)
         report, ends, labels = None, [v.name for v in made.main.outputs], set[str]()
         if options.loss is not None:
@@ -228,37 +226,6 @@ def _holds(plain: Array, made: Array) -> bool:
     return all(math.isfinite(a) == math.isfinite(b) for a, b in finite)
 
 
-def sizes_bound(graph: GraphProto, bound: Mapping[str, Array]) -> dict[str, int]:
-    """Returns the sizes of symbols that bound inputs fix. Raises InputError if two of them
-    differ.
-    """
-    known, found = roles(graph), dict[str, int]()
-    pairs = [
-        (value.name, dim, size)
-        for value in graph.input
-        if value.name in bound
-        for dim, size in zip(
-            shape_of(value.name, value.type.tensor_type) or (),
-            bound[value.name].shape,
-            strict=False,
-        )
-        if isinstance(dim, str) and (dim in known or len(symbols_in(dim)) != 1)
-    ]
-    plain = [pair for pair in pairs if symbols_in(pair[1]) == {pair[1]}]
-    for name, dim, size in plain:
-        if found.setdefault(dim, size) != size:
-            raise InputError(
-                f"'{name}' is bound to a value whose {dim} is {size}, but another bound "
-                f"axis has {found[dim]}"
-            )
-    for name, dim, size in pairs:
-        wanted = evaluate(dim, found) if symbols_in(dim) <= found.keys() else size
-        if wanted != size:
-            raise InputError(f"'{name}' is bound to a value whose {dim} is {size}, not {wanted}")
-    named = symbols(graph)
-    return {dim: size for dim, size in found.items() if dim in named}
-
-
 # ---- changes ------------------------------------------------------------------------------------
 
 
@@ -274,20 +241,6 @@ def _bind(program: Program, name: str, array: Array) -> None:
         block.inputs = [other for other in block.inputs if other is not v]
         v.is_input = False
     block.touch()
-
-
-def _initializers(program: Program, given: Sequence[str]) -> list[str]:
-    """Returns the initializers that match names or globs. Raises InputError if a name matches
-    nothing.
-    """
-    known, found = program.main.initializers, dict[str, None]()
-    for name in several(given, "free"):
-        met = [name] if name in known else [n for n in known if fnmatchcase(n, name)]
-        if not met:
-            where, hint = option(f"--free {name}", f"free={name!r}"), perhaps(name, known, 3)
-            raise InputError(f"{where}: the model has no initializer of this name{hint}")
-        found |= dict.fromkeys(met)
-    return list(found)
 
 
 def _drop(program: Program, names: Iterable[str]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, to_kind_of
 from onnxgrad.ir.protobufs import copy_of, every_graph
+from onnxgrad.ir.renaming import symbols
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.verify.feeds.dims import evaluate, roles, shape_of, symbols_in, tensor_types
 from onnxgrad.wording import did_you_mean, option
@@ -72,3 +74,34 @@ def _fix(values: Iterable[ValueInfoProto], dims: Mapping[str, int]) -> None:
                 symbols = symbols_in(name) if isinstance(name, str) else set()
                 if symbols and (symbols <= dims.keys() or name in dims):
                     dim.dim_value = evaluate(name, dims)
+
+
+def sizes_bound(graph: GraphProto, bound: Mapping[str, Array]) -> dict[str, int]:
+    """Returns the sizes of symbols that bound inputs fix. Raises InputError if two of them
+    differ.
+    """
+    known, found = roles(graph), dict[str, int]()
+    pairs = [
+        (value.name, dim, size)
+        for value in graph.input
+        if value.name in bound
+        for dim, size in zip(
+            shape_of(value.name, value.type.tensor_type) or (),
+            bound[value.name].shape,
+            strict=False,
+        )
+        if isinstance(dim, str) and (dim in known or len(symbols_in(dim)) != 1)
+    ]
+    plain = [pair for pair in pairs if symbols_in(pair[1]) == {pair[1]}]
+    for name, dim, size in plain:
+        if found.setdefault(dim, size) != size:
+            raise InputError(
+                f"'{name}' is bound to a value whose {dim} is {size}, but another bound "
+                f"axis has {found[dim]}"
+            )
+    for name, dim, size in pairs:
+        wanted = evaluate(dim, found) if symbols_in(dim) <= found.keys() else size
+        if wanted != size:
+            raise InputError(f"'{name}' is bound to a value whose {dim} is {size}, not {wanted}")
+    named = symbols(graph)
+    return {dim: size for dim, size in found.items() if dim in named}

@@ -4,7 +4,7 @@ runs once, at load.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import inf
@@ -240,13 +240,19 @@ def _weights(program: Program, given: Sequence[str]) -> list[str]:
     block = program.main
     known = [v.name for v in block.inputs]
     known += [n for n in block.initializers if n not in set(known)]
+    return matching(known, given, "weights", "input or initializer")
+
+
+def matching(known: Collection[str], given: Sequence[str], flag: str, what: str) -> list[str]:
+    """Returns the known names that match the names or globs of an option. Raises InputError if a
+    name matches nothing.
+    """
     found: dict[str, None] = {}
-    for name in several(given, "weights"):
+    for name in several(given, flag):
         met = [name] if name in known else [n for n in known if fnmatchcase(n, name)]
         if not met:
-            where = option(f"--weights {name}", f"weights={name!r}")
-            hint = perhaps(name, known, 3)
-            raise InputError(f"{where}: the model has no input or initializer of this name{hint}")
+            where, hint = option(f"--{flag} {name}", f"{flag}={name!r}"), perhaps(name, known, 3)
+            raise InputError(f"{where}: the model has no {what} of this name{hint}")
         found |= dict.fromkeys(met)
     return [n for n in known if n in found]
 
