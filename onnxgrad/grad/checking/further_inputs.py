@@ -25,11 +25,11 @@ from onnxgrad.grad.derivatives.casadi import KINDS
 from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import DECISIONS, progress
 from onnxgrad.verify.coverage.goals import Wishes, filled, parted, solved
+from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.dims import dim_plans
 from onnxgrad.verify.feeds.edge_cases import SEARCH, Variation
 from onnxgrad.verify.feeds.generate import Feeder, bound_by
 from onnxgrad.verify.feeds.proof_cases import small
-from onnxgrad.verify.feeds.value_bounds import DataFlow
 from onnxgrad.verify.reference.client import Float64
 
 _SCALES = (8.0, 1e-3, 100.0)

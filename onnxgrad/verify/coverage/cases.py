@@ -13,11 +13,11 @@ from onnx import ModelProto
 from onnxgrad.verify.compare import has_finite
 from onnxgrad.verify.coverage.counters import DECISIONS, Array, Goal, progress
 from onnxgrad.verify.coverage.goals import Wishes, filled, solved, whole_rows
+from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, roles, shape_of
 from onnxgrad.verify.feeds.edge_cases import Variation
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results
-from onnxgrad.verify.feeds.value_bounds import DataFlow
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.onnxruntime_check import as_computed
 from onnxgrad.verify.proof_model import ProofModel

@@ -17,8 +17,8 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.ir.attributes import values_of
 from onnxgrad.verify.coverage.counters import Array, Goal
+from onnxgrad.verify.feeds.data_flow import DataFlow, Key
 from onnxgrad.verify.feeds.dims import evaluate, symbols_in
-from onnxgrad.verify.feeds.value_bounds import DataFlow, Key
 
 _DEEP = 256  # values that one walk visits
 _MOST_SIZE = 4096  # of a dimension

@@ -16,11 +16,12 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.dims import dim_plans, evaluate, required_inputs, shape_of, symbols_in
 from onnxgrad.verify.feeds.distinct_indices import drawn
 from onnxgrad.verify.feeds.edge_cases import Edges, Slot, Variation, edged, varied
 from onnxgrad.verify.feeds.sizes_reached import decides_sizes
-from onnxgrad.verify.feeds.value_bounds import DataFlow, Uses, uses_of
+from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import input_option, option
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import onnx
 
 from onnxgrad.ir.protobufs import graphs_of
-from onnxgrad.verify.feeds.value_bounds import STRUCTURAL, DataFlow, Key
+from onnxgrad.verify.feeds.data_flow import DataFlow, Key
+from onnxgrad.verify.feeds.value_bounds import STRUCTURAL
 
 # operands that are a size, a number of turns, a place or a length
 _PLACES = STRUCTURAL | {

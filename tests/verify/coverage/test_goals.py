@@ -7,7 +7,7 @@ import pytest
 
 from onnxgrad.verify.coverage.counters import Goal
 from onnxgrad.verify.coverage.goals import Wishes, filled, fitting, parted, solved
-from onnxgrad.verify.feeds.value_bounds import DataFlow
+from onnxgrad.verify.feeds.data_flow import DataFlow
 from tests.verify.coverage.planted import model
 
 X, Y = "float[N,6] x", "float[N,6] y"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onnxgrad import verify
+from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.sizes_reached import decides_sizes
-from onnxgrad.verify.feeds.value_bounds import DataFlow
 from tests.helpers import parse
 
 _LOOP = "<body = b (int64 t, bool go, {more}float[2] s) => (bool on, {next}float[2] r) {{ {body} r = Tanh (s) }}>"

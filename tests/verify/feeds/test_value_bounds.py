@@ -9,8 +9,9 @@ import onnx
 import pytest
 
 from onnxgrad.verify.feeds import value_bounds
+from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.generate import feeds_for
-from onnxgrad.verify.feeds.value_bounds import _DOMAINS, DataFlow, Uses, uses_of
+from onnxgrad.verify.feeds.value_bounds import _DOMAINS, Uses, uses_of
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
