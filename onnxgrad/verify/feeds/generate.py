@@ -295,7 +295,8 @@ def _real_kind(text: str, shape: list[int], uses: Uses) -> tuple[str, float, flo
 
 
 def _count(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    return np.full(shape, 1 if not slot.uses.bounded else max(slot.low, min(1, slot.high)))
+    usual = slot.uses.least_count
+    return np.full(shape, usual if not slot.uses.bounded else max(slot.low, min(usual, slot.high)))
 
 
 def _text(uses: Uses, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:

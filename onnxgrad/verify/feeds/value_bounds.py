@@ -89,6 +89,7 @@ class Uses:
     high: float = math.inf  # both inclusive
     boolean: bool = False  # a mask: cast to bool, negated, or 1 - x
     count: bool = False
+    least_count: int = 1  # 2: an index chooses among so many rows, and indices are 0 and 1
     # values that a consumer singles out, such as the label that a loss ignores
     equal_to: list[float] = field(default_factory=list)
     # values at which a comparison with a constant changes
@@ -198,7 +199,9 @@ def _limit(
             uses.equal_to += [a.i - offset for a in node.attribute if a.name == "ignore_index"]
     if (scale, offset) == (1.0, 0.0):
         _limit_unmoved(flow, uses, node, index, scope)
-    uses.count |= (op, index) in _COUNTS
+    if (op, index) in _COUNTS:
+        uses.count = True
+        uses.least_count = max(uses.least_count, 1 + _are_chosen(flow, node, scope))
     if op == "Equal" and scale == 1:
         uses.among(flow.constant((scope, node.input[1 - index])), offset)
     if scale != 0:
@@ -233,6 +236,28 @@ def _limit_unmoved(
     if distinct is not None:
         uses.distinct = distinct
         uses.within(0, max(*distinct.sizes, *distinct.among, 1) - 1)
+
+
+def _are_chosen(flow: DataFlow, node: onnx.NodeProto, scope: str) -> bool:
+    """Returns whether indices of unknown range choose among the elements that a count makes: rows
+    of a scatter into as many zeros as there are graphs, or columns of a OneHot.
+    """
+    if node.op_type == "OneHot":
+        return flow.constant((scope, node.input[0])) is None
+    places = {(op, 0) for op, _ in {*_CHOOSE_ALONG, ("GatherND", 1), ("ScatterND", 1)}}
+    todo = [name for name in node.output if name]
+    for name in todo:
+        for reader, index, _ in flow.consumers.get((scope, name), ()):
+            if (reader.op_type, index) in places:
+                indices = flow.constant((scope, reader.input[1]))
+                return indices is None and flow.size((scope, name), 0) is None
+            if reader.op_type in _KEEP_ROWS and index == 0 and len(todo) < _MOST:
+                todo += reader.output
+    return False
+
+
+# operators between the values that a count makes and what is added to them
+_KEEP_ROWS = {"Add", "Cast", "Identity", "Mul"}
 
 
 def _table(node: onnx.NodeProto, index: int) -> str:

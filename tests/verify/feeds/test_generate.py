@@ -193,6 +193,34 @@ def test_counts_are_1(node: str) -> None:
     assert made["n"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(
+    "pooled",
+    [
+        'y = ScatterND <reduction = "add"> (e, b, x)',
+        'i = Expand (b, shape) y = ScatterElements <reduction = "add"> (e, i, x)',
+        'd = Identity (e) w = Add (d, d) y = ScatterND <reduction = "max"> (w, b, x)',
+    ],
+)
+def test_counts_of_rows_that_indices_choose_are_2(pooled: str) -> None:
+    """Nodes of two graphs at any number of nodes: with one graph, the node of the second failed."""
+    text = f"""g (float[nodes,4] x, int64[nodes] batch, int64 num_graphs) => (float[M,4] y) {{
+        z = Constant <value_ints = [0]> () o = Constant <value_ints = [1]> ()
+        four = Constant <value_ints = [4]> () shape = Shape (x) b = Unsqueeze (batch, o)
+        n = Unsqueeze (num_graphs, z) size = Concat <axis = 0> (n, four) e = ConstantOfShape (size)
+        {pooled} }}"""
+    made = feeds(text)
+    assert made["num_graphs"].tolist() == 2 and made["batch"].tolist() == [0, 1]
+
+
+def test_the_depth_of_indices_is_2() -> None:
+    depth = "y = OneHot ({}, n, v)"
+    given = "int64[3] i, int64 n, float[2] v"
+    for operand, count in (("i", 2), ("c", 1)):
+        c = "c = Constant <value = int64[3] {0, 1, 0}> ()" * (operand == "c")
+        made = feeds(f"g ({given}) => (float[K,D] y) {{ {c} {depth.format(operand)} }}")
+        assert made["n"].tolist() == count
+
+
 def test_scalar_and_empty_shapes() -> None:
     made = feeds("g (float x, float[0,3] z) => (float y) { y = Neg(x) }")
     assert made["x"].shape == () and made["z"].shape == (0, 3)
