@@ -68,7 +68,6 @@ HOMES: dict[str, dict[str, str]] = {
     },
     "names in a file, and runs of originals, seen where files are joined": {
         "ir/renaming": "jobs/test_join",
-        "jobs/proving": "jobs/test_join",
         "surgery": "jobs/test_edit",
         "training": "jobs/training/test_fit",
         "jobs/surgery_declarations": "jobs/test_edit",

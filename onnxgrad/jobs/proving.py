@@ -133,6 +133,7 @@ def _leg(legs: Sequence[Leg]) -> Leg:
     """Returns one check of several cases."""
     return replace(
         next((leg for leg in legs if leg.why), legs[0]),
+        ran=any(leg.ran for leg in legs),
         cases=sum(leg.cases for leg in legs),
         compared=sum(leg.compared for leg in legs),
         worst=worst(leg.worst for leg in legs if leg.worst is not None),
