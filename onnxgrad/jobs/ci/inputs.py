@@ -321,7 +321,8 @@ def _text(weight: Weight, other: Weight, since: Weight | None = None) -> str:
     kind = kind or (counted(weight.count, "weight") if weight.count > 1 else "")
     words = [f"norm {weight.norm:.4g}"]
     if since is not None and since.norm and math.isfinite(since.norm):
-        words[0] += f" ({100 * (weight.norm - since.norm) / since.norm:+.2g} %)"
+        share = 100 * (weight.norm - since.norm) / since.norm
+        words[0] += f" ({share:+{'.2g' if abs(share) < 99.5 else ',.0f'}} %)" if share else ""
     words += [f"{weight.bad:,} not finite"] if weight.bad else []
     words += ["all zero"] if weight.is_zero else []
     if weight.zero_rows and not weight.is_zero:
@@ -406,4 +407,5 @@ class _Former:
         with np.errstate(invalid="ignore", over="ignore"):
             gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
         most = gap.max(where=np.isfinite(gap), initial=0.0)
-        return f"; {int((a != b).sum()):,} of {a.size:,} values differ, by at most {most:.2g}"
+        by = f", by at most {most:.2g}" if most else ""  # the others became NaN or infinite
+        return f"; {int((a != b).sum()):,} of {a.size:,} values differ{by}"

@@ -1,4 +1,4 @@
-"""Twelve faults of twelve kinds in twelve models: `ci` names each on the first screen of the terminal,
+"""Seventeen faults of as many kinds in as many models: `ci` names each on the first screen of the terminal,
 of Markdown, of the page and of JUnit, and refuses those that make a model useless.
 """
 
@@ -18,7 +18,7 @@ from onnxgrad.jobs.ci.outcome import CiReport
 from tests.helpers import parse
 from tests.report.html.common import data_of
 
-LINES = 100  # of the first screen: the table, and a few lines for each model
+LINES = 140  # of the first screen: the table, and up to eight lines for each of 17 models
 CLASSIFIER = """g (float[N,8] x) => (float[N,6] y) <float eps = {0.01}, int64[1] k = {2}> {
     p = MatMul(x, w)  h = Relu(p)  m = MatMul(h, c)  b = Add(m, bias)  s = Softmax<axis = -1>(b)
     y = Add(s, eps) }"""
@@ -59,8 +59,23 @@ def opset(model: ModelProto, version: int) -> ModelProto:
     return model
 
 
+def two_outputs(*order: str) -> ModelProto:
+    types = {"y": "float[N,6] y", "h": "float[N,16] h"}
+    return made(CLASSIFIER.replace("float[N,6] y", ", ".join(types[name] for name in order)))
+
+
+def slow(text: str) -> str:
+    """The text with twenty exponentials and their logarithms before the end."""
+    values = ["s", *(f"l{i}" for i in range(20))]
+    chain = "".join(f" e{i} = Exp({x})  l{i} = Log(e{i})" for i, x in enumerate(values[:-1]))
+    return text.replace("y = Add(s, eps)", f"{chain}  y = Add({values[-1]}, eps)")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + b"\nsize 12\n"
+
+
 # kind of fault -> the model before, after, words that name the fault, exit code
-PLANTS: dict[str, tuple[Callable[[], ModelProto], Callable[[], ModelProto], str, int]] = {
+PLANTS: dict[str, tuple[Callable[[], ModelProto], Callable[[], ModelProto | bytes], str, int]] = {
     "nan_in_table": (
         lambda: made(TABLE),
         lambda: made(TABLE, table=changed("table", (3, 3), np.nan)),
@@ -128,6 +143,30 @@ PLANTS: dict[str, tuple[Callable[[], ModelProto], Callable[[], ModelProto], str,
         "opset 20 → 21",
         0,
     ),
+    "training_mode": (
+        lambda: made(CLASSIFIER),
+        lambda: made(
+            CLASSIFIER.replace("int64[1] k = {2}", "float ratio = {0.2}, bool train = {1}").replace(
+                "h = Relu(p)", "q = Relu(p)  h = Dropout(q, ratio, train)"
+            )
+        ),
+        "nodes (Dropout)",
+        0,
+    ),
+    "swapped_outputs": (
+        lambda: two_outputs("y", "h"),
+        lambda: two_outputs("h", "y"),
+        "order of outputs y, h → h, y",
+        0,
+    ),
+    "slow_chain": (lambda: made(CLASSIFIER), lambda: made(slow(CLASSIFIER)), "nodes (Exp, Log)", 0),
+    "half_a_file": (
+        lambda: made(CLASSIFIER),
+        lambda: made(CLASSIFIER).SerializeToString()[:400],
+        "not an ONNX model, or a truncated one",
+        2,
+    ),
+    "pointer_of_git_lfs": (lambda: made(CLASSIFIER), lambda: POINTER, "run `git lfs pull`", 2),
 }
 
 
@@ -139,16 +178,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> CiReport:
     (folder / "r.toml").write_text('[ci]\nmodels = ["*.onnx"]\nout = "build"\n')
     assert onnxgrad.ci(folder / "r.toml", update=True).ok
     for kind, (_, after, *_) in PLANTS.items():
-        onnx.save(after(), folder / f"{kind}.onnx")
+        fault = after()
+        content = fault if isinstance(fault, bytes) else fault.SerializeToString()
+        (folder / f"{kind}.onnx").write_bytes(content)
     return onnxgrad.ci(folder / "r.toml", keep_going=True)
 
 
 @pytest.mark.slow
 def test_errors_are_refused_and_the_rest_is_reported(report: CiReport) -> None:
     wanted = {f"{kind}.onnx": code for kind, (*_, code) in PLANTS.items()}
-    assert {m.name: m.exit_code for m in report.models} == wanted and report.exit_code == 1
+    assert {m.name: m.exit_code for m in report.models} == wanted and report.exit_code == 2
     statuses = {m.name: m.status for m in report.models}
-    assert statuses == {n: "failed" if code else "changed" for n, code in wanted.items()}
+    kinds = {0: "changed", 1: "failed", 2: "error"}
+    assert statuses == {name: kinds[code] for name, code in wanted.items()}
     folder = Path(report.recipe).parent / "build"
     assert sorted(p.name for p in folder.iterdir()) == sorted(n for n, c in wanted.items() if not c)
 
