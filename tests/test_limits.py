@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.limits import LimitReached, bounded, current, default_memory, limited, read_size
+from onnxgrad.verify.running.process_limits import bounding_us
 from tests.cli.conftest import BRANCHES
 from tests.helpers import ROOT, parse
 
@@ -208,3 +211,17 @@ def test_writing_is_part_of_the_work(command: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 1 and "--timeout" in done.stderr and time.monotonic() - started < 10
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "w.bin"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux bounds its own process")
+def test_the_command_bounds_its_own_process_and_python_does_not() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with limited(30, "1GB"):  # of the Python functions
+        assert resource.getrlimit(resource.RLIMIT_AS) == before
+    with bounding_us(30, "1GB"):
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        assert 1e9 < soft < 1e9 + (1 << 40) and soft != before[0] and hard == before[1]
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 30
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    with pytest.raises(LimitReached, match="max_memory"), bounding_us(30, "1GB"):
+        np.ones(1 << 34)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad.errors import InputError
@@ -113,4 +115,38 @@ def test_python_functions_refuse_too(tmp_path: Path) -> None:
     for name in ("m.onnx", "d.npz"):
         with pytest.raises(InputError, match="the input is never changed"):
             onnxgrad.verify(tmp_path / "m.onnx", inputs=tmp_path / "d.npz", save=tmp_path / name)
+    assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_training_and_ci_refuse_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before their work, in Python: reports of `fit`, and results and the lock of `ci`."""
+    monkeypatch.chdir(tmp_path)
+    onnxgrad.save(onnxgrad.load(MODEL), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=np.zeros((4, 2), np.float32))
+    (tmp_path / "hard.log").hardlink_to(tmp_path / "m.onnx")
+    (tmp_path / "r.toml").write_text('[ci]\nmodels = ["m.onnx"]\n')
+    before = {p: p.read_bytes() for p in tmp_path.iterdir()}
+    for name in ("m.onnx", "d.npz", "hard.log"):
+        with pytest.raises(InputError, match="the input is never changed"):
+            onnxgrad.fit("m.onnx", "d.npz", loss="l2_penalty", steps=1, log=name)
+    for options, words in (
+        ({"out": "./{name}.onnx"}, "models are never changed"),
+        ({"lock": "m.onnx", "update": True}, "is not a lock file|never changed|not UTF-8"),
+        ({"lock": "r.toml", "update": True}, "is not a lock file|never changed"),
+    ):
+        with pytest.raises(InputError, match=words):
+            onnxgrad.ci("r.toml", **options)  # type: ignore[arg-type]
+    assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_model_is_not_saved_over_its_own_weights(tmp_path: Path) -> None:
+    weighed = parse("g (float[64] x) => (float[64] y) { y = Mul (x, w) }")
+    weighed.graph.initializer.append(numpy_helper.from_array(np.ones(64, np.float32), "w"))
+    where = {"all_tensors_to_one_file": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save(weighed, tmp_path / "m.onnx", save_as_external_data=True, **where)
+    program = onnxgrad.load(tmp_path / "m.onnx")
+    before = {p: p.read_bytes() for p in tmp_path.iterdir()}
+    for name in ("w.bin", "m.onnx"):
+        with pytest.raises(InputError, match=r"reads its weights from this|never changed"):
+            onnxgrad.save(program, tmp_path / name)
     assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
