@@ -74,6 +74,11 @@ class Law:
                 apply_rules(block, [self.law], trace)
 
     @property
+    def rule(self) -> str:
+        """The name without that of the pass."""
+        return self.name.partition(": ")[2]
+
+    @property
     def shared(self) -> Sequence[str]:
         named = self.law.shared if isinstance(self.law, Family) else None
         return () if named is None else (named.name,)

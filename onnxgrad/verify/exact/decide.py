@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, inliner, numpy_helper
 
 from onnxgrad.verify.exact.decider import Decider, small_constants
 from onnxgrad.verify.exact.field import Undecided
-from onnxgrad.verify.exact.side import symbol_of
+from onnxgrad.verify.exact.side import symbol_near, symbol_of
 from onnxgrad.verify.exact.values import BITS
 from onnxgrad.verify.exact.weights import rounding
 from onnxgrad.verify.exact.window import Decision, Window
@@ -43,7 +43,11 @@ def _with_symbols(window: Window, seed: int, deadline: float, first: Decision) -
     """Returns the decision about a window in which constants next to a root stand for it. `first`:
     that about the constants as they are stored.
     """
-    if not any(symbol_of(t) for m in (window.old, window.new) for t in small_constants(m)):
+    models = (window.old, window.new)
+    numbers = (np.float32(a.f) for m in models for n in m.graph.node for a in n.attribute)
+    if not any(symbol_of(t) for m in models for t in small_constants(m)) and not any(
+        map(symbol_near, numbers)
+    ):
         return first
     decider = Decider(window, seed, deadline, symbols=True)
     try:

@@ -30,7 +30,10 @@ from onnxgrad.verify.feeds import dims
 
 KERNEL_FILES = (arithmetic, functions, indexing, moves, order, products)  # they register themselves
 # operators of other domains that have the meaning of a kernel
-_ALSO = {"SimplifiedLayerNormalization", "Gelu"}
+_ALSO = {
+    "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
+    "Gelu", "FastGelu",
+}  # fmt: skip
 
 
 class Stopped(Undecided):
@@ -44,7 +47,8 @@ class Stopped(Undecided):
 @dataclass
 class Inputs:
     """Draws the graph inputs of a window. `sizes`: of the open dimensions. `levels`: how narrow the
-    integers of an input are: the whole type, then -limit to limit, then 0 to limit, then 0 and 1.
+    integers of an input are: the whole type and its ends, -limit to limit, 0 to limit,
+    0 and 1.
     """
 
     sizes: Mapping[str, int]
@@ -101,7 +105,9 @@ class Inputs:
         small = rng.integers(max(-3, limits.min), 4, shape)
         if level == 0:
             wide = rng.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
-            found = np.where(rng.random(shape) < 0.6, wide, small.astype(dtype))
+            ends = rng.choice(np.array([limits.min, limits.max], dtype), shape)
+            share = rng.random(shape)
+            found = np.where(share < 0.6, np.where(share < 0.3, ends, wide), small.astype(dtype))
         elif level == 3:
             found = rng.integers(0, 2, shape)
         else:

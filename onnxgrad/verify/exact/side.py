@@ -14,13 +14,14 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.verify.exact.field import Array, Field, Parts, Undecided, ZeroDivisor
 from onnxgrad.verify.exact.rational import Rationals
-from onnxgrad.verify.exact.values import BITS, BOOL, Known, Num, Value
+from onnxgrad.verify.exact.values import BITS, BOOL, Known, Num, Value, widens
 
 Attributes: TypeAlias = dict[str, Any]
 # numbers that formulas mean where a file has the nearest float
 SYMBOLS = {
     "sqrt(2)": math.sqrt(2), "sqrt(1/2)": math.sqrt(0.5), "sqrt(2/pi)": math.sqrt(2 / math.pi),
     "sqrt(pi)": math.sqrt(math.pi), "sqrt(1/pi)": math.sqrt(1 / math.pi), "0.044715": 0.044715,
+    "1/6": 1 / 6,
 }  # fmt: skip
 
 
@@ -136,7 +137,7 @@ class Side:
         """Returns a number that no float is, by name, with its law: a root modulo each prime, a
         rational, or a symbol without a law.
         """
-        if name[0].isdigit() and name.replace(".", "").isdigit():
+        if name[0].isdigit():
             return self.constant(Fraction(name), dtype)
         top, _, bottom = name.removeprefix("sqrt(").rstrip(")").partition("/")
         if not name.startswith("sqrt("):
@@ -158,6 +159,14 @@ class Side:
             self.rounded.setdefault(name or tensor.name)
             return self.symbol(symbol, tensor.data_type).map(lambda v: v.reshape(array.shape))
         return self.stored(array, tensor.data_type)
+
+    def attribute(self, value: float, name: str, dtype: int) -> Num:
+        """Returns a number of a node's attributes; `name` is of the attribute."""
+        symbol = symbol_near(np.float32(value)) if self.symbols else ""
+        if not symbol:
+            return self.constant(value, dtype)
+        self.rounded.setdefault(name)
+        return self.symbol(symbol, dtype)
 
     def stored(self, array: Array, dtype: int) -> Value:
         """Returns the exact numbers of a constant; infinite ones and NaN are symbols."""
@@ -184,7 +193,8 @@ class Side:
             largest = np.abs(value.array.astype(np.float64)).max(initial=0)
             if largest > 2.0 ** BITS[dtype]:
                 return replace(self.call(f"Cast {dtype}", found, dtype=dtype), image=dtype)
-            return replace(found, dtype=dtype, image=dtype)
+            image = value.dtype if widens(value.dtype, dtype) else dtype
+            return replace(found, dtype=dtype, image=image)
         if value.array.dtype.kind not in "iub" or dtype == TensorProto.STRING:
             raise Undecided("Cast of strings")
         with np.errstate(all="ignore"):
@@ -266,7 +276,11 @@ def symbol_of(tensor: TensorProto) -> str:
     """Returns the number of SYMBOLS that a constant is nearest to in its dtype, or ""."""
     if tensor.data_type not in BITS or math.prod(tensor.dims) != 1:
         return ""
-    array = numpy_helper.to_array(tensor)
+    return symbol_near(numpy_helper.to_array(tensor))
+
+
+def symbol_near(array: Any) -> str:
+    """Returns the number of SYMBOLS that an array of one number is nearest to, or ""."""
     near = (s for s, v in SYMBOLS.items() if np.all(array == np.asarray(v).astype(array.dtype)))
     return next(near, "")
 
@@ -313,6 +327,15 @@ def atoms_of(operands: Sequence[Num]) -> frozenset[int]:
 
 
 def min_image(*operands: Num) -> int:
-    """Returns the dtype whose numbers all operands are known to be, or 0."""
-    images = {o.image for o in operands}
-    return images.pop() if len(images) == 1 else 0
+    """Returns the dtype whose numbers all operands are known to be, or 0. A constant is of every
+    dtype that holds its numbers.
+    """
+    images = {o.image for o in operands if o.raw is None}
+    image = images.pop() if len(images) == 1 else 0
+    return image if image and all(o.raw is None or _holds(image, o.raw) for o in operands) else 0
+
+
+def _holds(dtype: int, numbers: Array) -> bool:
+    with np.errstate(all="ignore"):
+        rounded = numbers.astype(helper.tensor_dtype_to_np_dtype(dtype)).astype(np.float64)
+    return bool(np.all(rounded == numbers))

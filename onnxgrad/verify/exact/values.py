@@ -20,8 +20,18 @@ BITS: dict[int, int] = {
 }  # fmt: skip
 
 
+# integer dtypes by the bits of their largest magnitudes: -128 is a power of two
+_INTEGER_BITS: dict[int, int] = {
+    TensorProto.INT8: 7, TensorProto.UINT8: 8, TensorProto.INT16: 15, TensorProto.UINT16: 16,
+    TensorProto.INT32: 31, TensorProto.UINT32: 32,
+}  # fmt: skip
+
+
 def widens(source: int, target: int) -> bool:
-    """Whether each number of a float dtype is a number of the other."""
+    """Whether each number of a dtype, a float or small integers, is a number of a float dtype."""
+    if source in _INTEGER_BITS:
+        wide = target in (TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.FLOAT16)
+        return wide and _INTEGER_BITS[source] <= BITS[target]
     if source == target or target == TensorProto.DOUBLE:
         return True
     return target == TensorProto.FLOAT and source != TensorProto.DOUBLE

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, load, numpy_helper, parser
+from onnx import TensorProto, helper, load, numpy_helper, parser
 
 from onnxgrad import optimize
 from onnxgrad.verify.exact.decide import decide
@@ -64,6 +64,24 @@ TRUE: list[tuple[str, str, dict[str, Any]]] = [
      {"inputs": X + ", float[M,4] z", "premises": (Premise("equal sizes", "x", "z"),)}),
     ("{ y = Mul(x, m) }", "{ y = Identity(x) }",
      {"inputs": X + ", float[N,4] m", "premises": (Premise("ones", "m"),)}),
+    # a value that a narrower dtype holds is not rounded again
+    ("{ a = Cast<to = 10>(x) b = Cast<to = 1>(a) n = Neg(b) c = Cast<to = 10>(n) y = Cast<to = 1>(c) }",
+     "{ a = Cast<to = 10>(x) b = Cast<to = 1>(a) y = Neg(b) }", {}),
+    ("<float z = {0}> { b = Cast<to = 1>(x) n = Max(b, z) c = Cast<to = 10>(n) y = Cast<to = 1>(c) }",
+     "<float z = {0}> { b = Cast<to = 1>(x) y = Max(b, z) }", {"inputs": "float16[N,4] x"}),
+    ("{ y = Cast<to = 10>(x) }",
+     "{ a = Transpose(x) b = Cast<to = 10>(a) y = Transpose(b) }", {"outputs": "float16[N,4] y"}),
+    ("<float h = {0.5}> { a = Cast<to = 10>(h) b = Cast<to = 1>(a) y = Mul(x, b) }",
+     "<float h = {0.5}> { y = Mul(x, h) }", {}),
+    ("{ a = Cast<to = 1>(i) b = Cast<to = 10>(a) y = Cast<to = 1>(b) }", "{ y = Cast<to = 1>(i) }",
+     {"inputs": "int8[N] i", "outputs": "float[N] y"}),
+    ("{ i = Cast<to = 3>(x) a = Cast<to = 1>(i) y = Cast<to = 3>(a) }", "{ y = Cast<to = 3>(x) }",
+     {"outputs": "int8[N,4] y"}),
+    # products of integers wrap
+    ("{ y = Einsum<equation = \"ij,jk\">(i, j) }", "{ y = MatMul(i, j) }",
+     {"inputs": "int64[N,4] i, int64[4,5] j", "outputs": "int64[N,5] y"}),
+    ("{ y = Gemm<transB = 1>(i, j) }", "{ t = Transpose(j) y = MatMul(i, t) }",
+     {"inputs": "int32[N,4] i, int32[5,4] j", "outputs": "int32[N,5] y"}),
 ]  # fmt: skip
 
 # wrong claims: (old, new, other arguments, what may be said)
@@ -109,6 +127,22 @@ WRONG: list[tuple[str, str, dict[str, Any], str]] = [
      {"inputs": X + ", int64 a"}, "sampled"),
     ("{ y = Gather(x, i) }", "<int64 z = {0}> { y = Gather(x, z) }",
      {"inputs": X + ", int64 i", "outputs": "float[4] y"}, "sampled"),
+    # casts that round, that overflow, or whose result ONNX does not say
+    ("<float l = {0}, float h = {0.1}> { b = Cast<to = 1>(x) n = Clip(b, l, h) c = Cast<to = 10>(n) y = Cast<to = 1>(c) }",
+     "<float l = {0}, float h = {0.1}> { b = Cast<to = 1>(x) y = Clip(b, l, h) }",
+     {"inputs": "float16[N,4] x"}, "sampled"),
+    ("<float h = {0.1}> { a = Cast<to = 10>(h) b = Cast<to = 1>(a) y = Mul(x, b) }",
+     "<float h = {0.1}> { y = Mul(x, h) }", {}, "refuted"),
+    ("{ a = Cast<to = 1>(i) y = Cast<to = 6>(a) }", "{ y = Identity(i) }",
+     {"inputs": "int32[N] i", "outputs": "int32[N] y"}, "sampled"),
+    ("{ a = Cast<to = 1>(i) n = Neg(a) y = Cast<to = 3>(n) }", "{ y = Neg(i) }",
+     {"inputs": "int8[N] i", "outputs": "int8[N] y"}, "sampled"),
+    ("{ b = Cast<to = 1>(i) y = Cast<to = 3>(b) }", "{ y = Cast<to = 3>(i) }",
+     {"inputs": "int16[N] i", "outputs": "int8[N] y"}, "sampled"),
+    ("{ i = Cast<to = 3>(x) a = Cast<to = 1>(i) y = Cast<to = 2>(a) }", "{ y = Cast<to = 2>(x) }",
+     {"outputs": "uint8[N,4] y"}, "sampled"),
+    ("{ a = Cast<to = 10>(x) b = Cast<to = 1>(a) n = Add(b, b) c = Cast<to = 10>(n) y = Cast<to = 1>(c) }",
+     "{ a = Cast<to = 10>(x) b = Cast<to = 1>(a) y = Add(b, b) }", {}, "sampled"),
 ]  # fmt: skip
 
 
@@ -201,6 +235,56 @@ def test_sizes_are_coprime_and_once_one() -> None:
     assert all(np.gcd.reduce(row) == 1 for row in rows) and any(1 in row for row in rows)
     assert [list(p) for p in plans(window("{ y = Exp(x) }", "{ y = Exp(x) }", "float[4] x",
                                           "float[4] y"))] == [[]]  # fmt: skip
+
+
+MS = '<ir_version: 8, opset_import: ["": 23, "com.microsoft": 1]> g (%s) => (float[N,4] y) '
+CONTRIB = [
+    (X, "{ y = com.microsoft.FastGelu(x) }", '{ y = Gelu<approximate = "tanh">(x) }'),
+    (X + ", float[4] b", "{ y = com.microsoft.FastGelu(x, b) }",
+     '{ a = Add(x, b) y = Gelu<approximate = "tanh">(a) }'),
+    (X + ", float[N,4] s, float[4] g, float[4] b, float[4] c",
+     "{ y = com.microsoft.SkipLayerNormalization<epsilon = 0.5>(x, s, g, b, c) }",
+     "{ t = Add(x, s) u = Add(t, c) y = LayerNormalization<epsilon = 0.5>(u, g, b) }"),
+    (X + ", float[N,4] s, float[4] g",
+     "{ y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.5>(x, s, g) }",
+     "{ t = Add(x, s) y = RMSNormalization<epsilon = 0.5>(t, g) }"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("inputs", "old", "new"), CONTRIB)
+def test_operators_of_onnxruntime(inputs: str, old: str, new: str) -> None:
+    sides = [parser.parse_model(MS % inputs + text) for text in (old, new)]
+    assert decide(Window(sides[0], sides[1], (("y", "y"),))).verdict == "exact"
+    for node in sides[1].graph.node:
+        node.input[:] = [*reversed(node.input[:2]), *node.input[2:]]
+        for a in node.attribute:
+            a.CopyFrom(helper.make_attribute("approximate", "none") if a.s else
+                       helper.make_attribute("epsilon", 0.25))  # fmt: skip
+    assert not decide(Window(sides[0], sides[1], (("y", "y"),)))
+
+
+def test_an_attribute_next_to_a_sixth() -> None:
+    old = ("<float h = {3}, float l = {0}, float s = {6}> "
+           "{ a = Add(x, h) b = Clip(a, l, s) y = Div(b, s) }")  # fmt: skip
+    found = decide(window(old, "{ y = HardSigmoid<alpha = 0.16666667, beta = 0.5>(x) }"))
+    assert (found.verdict, found.rounded) == ("rounded", ("alpha of y",))
+    assert (
+        decide(window(old, "{ y = HardSigmoid<alpha = 0.1666, beta = 0.5>(x) }")).verdict
+        == "refuted"
+    )
+
+
+def test_sizes_that_weights_require() -> None:
+    """A window that is cut out of a model may not know how many channels its operand has."""
+    old = "{ c = Conv(x, w) y = Mul(c, s) }"
+    made = window(old, old.replace("c, s", "s, c"), "float[N,C,3,3] x", "float[N,4,3,3] y")
+    for side in (made.old, made.new):
+        side.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "C + 2"
+    for side in (made.old, made.new):
+        for name, shape in (("w", (4, 9, 1, 1)), ("s", (4, 1, 1))):
+            side.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    assert [plan["C"] for plan in plans(made)][:3] == [7, 7, 7]
+    assert decide(made).verdict == "exact"
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from onnxgrad.verify.exact.field import Array, Undecided, ZeroDivisor
 from onnxgrad.verify.exact.kernels.registry import Operands, both_known, given, kernel
 from onnxgrad.verify.exact.rational import Rationals
 from onnxgrad.verify.exact.side import Attributes, Side, function_name
-from onnxgrad.verify.exact.values import Known, Num, Value
+from onnxgrad.verify.exact.values import BITS, Known, Num, Value
 
 
 def knowns(x: Operands) -> list[Known]:
@@ -58,7 +58,8 @@ def neg(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Value]:
     if isinstance(value, Known):
         with np.errstate(all="ignore"):
             return [replace(value, array=np.asarray(-value.array))]
-    return [side.neg(value)]
+    image = value.image if value.image in BITS else 0  # -(-128) is no int8
+    return [replace(side.neg(value), image=image)]
 
 
 @kernel("Div", "Mod", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")

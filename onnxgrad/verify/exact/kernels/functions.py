@@ -69,7 +69,7 @@ def transcendental(side: Side, node: NodeProto, o: Operands, a: Attributes) -> l
     return [side.call(node.op_type, replace(x, raw=None), dtype=x.dtype)]
 
 
-@kernel("Sigmoid", "Softplus", "Softsign", "Swish", "Mish", "Gelu")
+@kernel("Sigmoid", "Softplus", "Softsign", "Swish", "Mish")
 def smooth(side: Side, node: NodeProto, o: Operands, a: Attributes) -> list[Value]:
     x = side.lift(o[0])
 
@@ -88,17 +88,22 @@ def smooth(side: Side, node: NodeProto, o: Operands, a: Attributes) -> list[Valu
         return [softplus(x)]
     if name == "Mish":
         return [side.mul(x, odd_or_even(side, "Tanh", softplus(x)))]
-    if name == "Softsign":
-        size = side.lift(select(side, larger(side, x), x, side.neg(x)))
-        return [side.div(x, side.add(size, constant(1)))]
-    if a.get("approximate", "none") == "tanh":
+    size = side.lift(select(side, larger(side, x), x, side.neg(x)))
+    return [side.div(x, side.add(size, constant(1)))]
+
+
+@kernel("Gelu", "FastGelu")
+def gelu(side: Side, node: NodeProto, o: Operands, a: Attributes) -> list[Value]:
+    x, bias = side.lift(o[0]), get(o, 1)
+    x = x if bias is None else side.add(x, side.lift(bias))
+    if node.op_type == "FastGelu" or a.get("approximate", "none") == "tanh":
         cube = side.mul(side.power(x, 3), side.symbol("0.044715", x.dtype))
         inner = side.mul(side.add(x, cube), side.symbol("sqrt(2/pi)", x.dtype))
         bell = odd_or_even(side, "Tanh", inner)
     else:
         bell = odd_or_even(side, "Erf", side.mul(x, side.symbol("sqrt(1/2)", x.dtype)))
-    half = side.mul(x, constant(Fraction(1, 2)))
-    return [side.mul(half, side.add(bell, constant(1)))]
+    half = side.mul(x, side.constant(Fraction(1, 2), x.dtype))
+    return [side.mul(half, side.add(bell, side.constant(1, x.dtype)))]
 
 
 @kernel("Ceil", "Floor", "Round")

@@ -8,16 +8,18 @@ from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto, helper
 
 from onnxgrad.verify.exact.field import Array, Undecided
 from onnxgrad.verify.exact.kernels.arithmetic import exponential, knowns, whole_numbers
 from onnxgrad.verify.exact.kernels.registry import Operands, both_known, get, given, kernel
 from onnxgrad.verify.exact.rational import Rationals
-from onnxgrad.verify.exact.side import Attributes, Side, function_name, select
+from onnxgrad.verify.exact.side import Attributes, Side, function_name, min_image, select
 from onnxgrad.verify.exact.values import BITS, BOOL, Known, Num, Value, known, number, widens
 
 _END = 3.4e38
+# narrow dtypes to which a cast of a constant rounds once, in numpy as in every runtime
+_ROUNDED = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def positive(side: Side, d: Num, *, name: str = "positive") -> Value:
@@ -142,8 +144,7 @@ def extreme(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Val
     found = side.lift(x[0])
     for o in x[1:]:
         found = f(side, found, side.lift(o))
-    images = [o.image for o in x if isinstance(o, Num)]
-    return [replace(found, image=images[0] if len(set(images)) == 1 else 0)]
+    return [replace(found, image=min_image(*(side.lift(o) for o in x)))]
 
 
 @kernel("Clip")
@@ -161,8 +162,7 @@ def clip(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Value]
     if "max" in a and side.opset < 11:
         high = side.constant(a["max"], value.dtype)
     found = value if low is None else _bounded(side, value, low, maximum)
-    found = found if high is None else _bounded(side, found, high, minimum)
-    return [replace(found, image=value.image)]
+    return [found if high is None else _bounded(side, found, high, minimum)]
 
 
 def _bounded(side: Side, x: Num, bound: Value, f: Callable[[Side, Num, Num], Num]) -> Num:
@@ -171,7 +171,8 @@ def _bounded(side: Side, x: Num, bound: Value, f: Callable[[Side, Num, Num], Num
         value = number(limit, "a bound")
         if value < -_END if f is maximum else value > _END:
             return x  # the ends of float32 bound nothing among finite numbers
-    return f(side, x, limit.map(lambda v: v.reshape(())))
+    found = f(side, x, limit.map(lambda v: v.reshape(())))
+    return replace(found, image=min_image(x, limit))
 
 
 _OF_INTEGERS: dict[str, Callable[..., Any]] = {
@@ -205,15 +206,18 @@ def piecewise(side: Side, node: NodeProto, operands: Operands, a: Attributes) ->
         inner = select(side, under, side.add(x, constant(a["bias"])), side.mul(x, constant(0)))
         return [select(side, over, side.sub(x, constant(a["bias"])), inner)]
     if name == "HardSigmoid":
-        return [_hard(side, x, a["alpha"], a["beta"])]
+        slope, offset = (side.attribute(a[k], f"{k} of {node.output[0]}", dtype)
+                         for k in ("alpha", "beta"))  # fmt: skip
+        return [_hard(side, x, slope, offset)]
     if name == "HardSwish":
-        return [side.mul(x, _hard(side, x, Fraction(1, 6), Fraction(1, 2)))]
+        slope, offset = constant(Fraction(1, 6)), constant(Fraction(1, 2))
+        return [side.mul(x, _hard(side, x, slope, offset))]
     return [_two_pieces(side, node.op_type, x, get(operands, 1), a)]
 
 
-def _hard(side: Side, x: Num, alpha: Any, beta: Any) -> Num:
-    """Returns Clip(alpha * x + beta, 0, 1)."""
-    slope, offset, zero_, one = (side.constant(v, x.dtype) for v in (alpha, beta, 0, 1))
+def _hard(side: Side, x: Num, slope: Num, offset: Num) -> Num:
+    """Returns Clip(slope * x + offset, 0, 1)."""
+    zero_, one = (side.constant(v, x.dtype) for v in (0, 1))
     line = side.add(side.mul(x, slope), offset)
     return minimum(side, maximum(side, line, zero_), one)
 
@@ -230,7 +234,8 @@ def _two_pieces(side: Side, name: str, x: Num, slopes: Value | None, a: Attribut
     if name in ("Relu", "Abs", "LeakyRelu"):
         slope = {"Relu": 0, "Abs": -1}.get(name, a.get("alpha"))
         found = side.lift(select(side, up, x, side.mul(x, constant(slope))))
-        return found if name == "LeakyRelu" else replace(found, image=x.image)
+        keeps = name == "Relu" or (name == "Abs" and x.image in BITS)  # |-128| is no int8
+        return replace(found, image=x.image) if keeps else found
     alpha = a.get("alpha", 1.0)
     inner = side.mul(x, constant(1 / Fraction(alpha))) if name == "Celu" else x
     exponent = exponential(side, inner)
@@ -266,6 +271,8 @@ def _converted(side: Side, value: Num, to: int) -> Value:
             return replace(value, dtype=to, image=value.image or own)
         if value.image and widens(value.image, to):
             return replace(value, dtype=to)
+        if value.raw is not None and to in _ROUNDED and value.dtype != TensorProto.DOUBLE:
+            return side.stored(value.raw.astype(helper.tensor_dtype_to_np_dtype(to)), to)
         found = replace(value, raw=None)
         return replace(side.call(f"Cast {to}", found, dtype=to), image=to)
     if to == BOOL:
@@ -273,9 +280,31 @@ def _converted(side: Side, value: Num, to: int) -> Value:
     if value.dtype == BOOL:
         return replace(value, dtype=to)
     if isinstance(side.ring, Rationals) and value.is_float:
-        whole = side.ring.elementwise(int, value.parts[0])
-        limits = np.iinfo(np.int32)
-        if whole.size and not all(limits.min <= int(v) <= limits.max for v in whole.reshape(-1)):
-            raise Undecided("Cast of numbers outside the integers")
-        return side.cast_known(known(whole.astype(np.int64)), to)
-    return side.call(f"Cast {value.dtype} {to}", replace(value, raw=None), dtype=to)
+        return _truncated(side, side.ring, value, to)
+    if value.image == to:
+        return replace(value, dtype=to)
+    image = to if widens(to, TensorProto.DOUBLE) else 0
+    found = side.call(f"Cast {value.dtype} {to}", replace(value, raw=None), dtype=to)
+    return replace(found, image=image)
+
+
+def _truncated(side: Side, ring: Rationals, value: Num, to: int) -> Value:
+    """Returns rationals as integers. Those outside the dtype become any numbers: ONNX does not say
+    which.
+    """
+    limits = np.iinfo(helper.tensor_dtype_to_np_dtype(to))
+    low, high = int(limits.min), int(limits.max)
+    whole = ring.elementwise(int, value.parts[0])
+    outside = np.array([not low <= int(v) <= high for v in whole.reshape(-1)], bool)
+    if outside.any():
+        side.ordered(value)
+        found = side.call(f"Cast {value.dtype} {to}", replace(value, raw=None), dtype=to)
+        span = high - low + 1
+
+        def inside(v: Fraction) -> int:
+            return low + (v.numerator * 1_000_003 + v.denominator) % span
+
+        any_ = ring.elementwise(inside, found.parts[0])
+        whole = np.where(outside.reshape(whole.shape), any_, whole)
+    numbers = np.array([int(v) for v in whole.reshape(-1)], limits.dtype)
+    return Known(numbers.reshape(whole.shape), to)

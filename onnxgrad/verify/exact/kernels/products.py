@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto
 
 from onnxgrad.verify.exact.field import Array, Undecided
-from onnxgrad.verify.exact.kernels.arithmetic import exponential, square_root
+from onnxgrad.verify.exact.kernels.arithmetic import exponential, knowns, square_root
 from onnxgrad.verify.exact.kernels.functions import extreme_of, logarithm
 from onnxgrad.verify.exact.kernels.order import larger
 from onnxgrad.verify.exact.kernels.registry import (
@@ -32,9 +32,7 @@ from onnxgrad.verify.exact.values import Known, Num, Value, integers
 @kernel("MatMul", "MatMulInteger")
 def matmul(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Value]:
     if both_known(x) and node.op_type == "MatMul":
-        left, right = cast("Known", x[0]), cast("Known", x[1])
-        found = np.asarray(left.array @ right.array, left.array.dtype)
-        return [Known(found, left.dtype, left.free or right.free)]
+        return [_of_integers(x, np.matmul)]
     left_, right_ = side.lift(x[0]), side.lift(x[1])
     if node.op_type == "MatMulInteger":
         for i in (2, 3):
@@ -56,8 +54,18 @@ def matmul(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Valu
     return [replace(found_, dtype=dtype, image=dtype)]
 
 
+def _of_integers(x: Operands, f: Callable[..., Any]) -> Value:
+    """Returns a product of known integers, which wraps."""
+    operands = knowns(x)
+    found = np.asarray(f(*(o.array for o in operands)), operands[0].array.dtype)
+    return Known(found, operands[0].dtype, any(o.free for o in operands))
+
+
 @kernel("Gemm")
 def gemm(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Value]:
+    if both_known(x) and a.get("alpha", 1.0) == a.get("beta", 1.0) == 1:
+        orders = [np.transpose if a.get(name) else np.asarray for name in ("transA", "transB")]
+        return [_of_integers(x, lambda p, q, *c: orders[0](p) @ orders[1](q) + sum(c))]
     left, right = side.lift(x[0]), side.lift(x[1])
     left = left.map(np.transpose) if a.get("transA") else left
     right = right.map(np.transpose) if a.get("transB") else right
@@ -83,6 +91,8 @@ def einsum(side: Side, node: NodeProto, x: Operands, a: Attributes) -> list[Valu
     if not arrow:
         every = "".join(names)
         result = "".join(sorted(c for c in set(every) if every.count(c) == 1))
+    if both_known(x):
+        return [_of_integers(x, lambda *v: np.einsum(f"{terms}->{result}", *v))]
     found: Num | None = None
     have = ""
     for i, term in enumerate(names):
@@ -390,9 +400,26 @@ def layer_normalization(side: Side, node: NodeProto, o: Operands, a: Attributes)
         raise Undecided(f"{node.op_type} with several outputs")
     axes = list(range(axis_of(a.get("axis", -1), x.ndim), x.ndim))
     centre = node.op_type == "LayerNormalization"
-    found = side.mul(_normal(side, x, axes, a.get("epsilon", 1e-5), centre), side.lift(o[1]))
-    bias = get(o, 2)
-    return [found if bias is None else side.add(found, side.lift(bias))]
+    return [_of_rows(side, x, axes, a.get("epsilon", 1e-5), centre, o[1], get(o, 2))]
+
+
+def _of_rows(side: Side, x: Num, axes: Sequence[int], epsilon: float, centre: bool,
+             scale: Value | None, bias: Value | None) -> Num:  # fmt: skip
+    found = side.mul(_normal(side, x, axes, epsilon, centre), side.lift(scale))
+    return found if bias is None else side.add(found, side.lift(bias))
+
+
+@kernel("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
+def skip_normalization(side: Side, node: NodeProto, o: Operands, a: Attributes) -> list[Value]:
+    centre = node.op_type == "SkipLayerNormalization"
+    if any(node.output[1:3]):
+        raise Undecided(f"{node.op_type} with statistics")
+    total, more = side.add(side.lift(o[0]), side.lift(o[1])), get(o, 4 if centre else 3)
+    total = total if more is None else side.add(total, side.lift(more))
+    bias = get(o, 3) if centre else None
+    epsilon = float(np.float32(a.get("epsilon", 1e-12)))
+    found = _of_rows(side, total, [total.ndim - 1], epsilon, centre, o[2], bias)
+    return [found, found, found, total]  # the statistics have no reader
 
 
 @kernel("InstanceNormalization", "GroupNormalization")
