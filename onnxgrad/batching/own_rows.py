@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import VIEWS
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
@@ -16,7 +17,7 @@ from onnxgrad.ir.var import Var
 
 _BATCH_DIMS = 12  # the first opset whose GatherND has batch_dims
 # operators that keep the integers of their first operand, in order
-_KEEP = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_KEEP = frozenset((*VIEWS, "Cast"))
 
 
 def read_own_rows(block: BindingBlock, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxgrad.batching.layout import Refused
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import exactly
@@ -67,9 +68,4 @@ def _broadcast(v: Var, operand: Var | None, axis: int, count: int, depth: int) -
     return at < 0 or operand.shape[at] == 1 or _repeats(operand, at, count, depth - 1)
 
 
-# fmt: off
-_ELEMENTWISE = frozenset({
-    "Add", "And", "Cast", "Div", "Equal", "Exp", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-    "MatMul", "Mul", "Neg", "Not", "Or", "Pow", "Sqrt", "Sub", "Where", "Xor",
-})
-# fmt: on
+_ELEMENTWISE = frozenset((*ELEMENTWISE, *BROADCASTING, "MatMul"))

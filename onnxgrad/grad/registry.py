@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_ty
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import NUMERIC
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.quantized.legalize import LAWS
@@ -37,12 +38,7 @@ INTERNAL = "onnxgrad"
 
 # operators whose partials are summed over broadcast axes; the partials of any other operator must
 # have the shapes of their operands
-_BROADCASTING = frozenset(
-    {
-        "Add", "BitShift", "Div", "Gemm", "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "PRelu",
-        "Pow", "Sub", "Sum", "Where",
-    }
-)  # fmt: skip
+_BROADCASTING = frozenset((*NUMERIC, "BitShift", "Gemm", "MatMul"))
 
 
 @dataclass(frozen=True)

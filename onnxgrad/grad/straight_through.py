@@ -21,6 +21,7 @@ from onnxgrad.grad.registry import INTERNAL, legalize_first, vjp
 from onnxgrad.grad.unbroadcast import sum_by_scale
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import MOVES
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.identity_barrier import insert_barrier
 from onnxgrad.ir.ops import op
@@ -150,13 +151,7 @@ vjp(
 # floats, and adjoints take that path.
 
 
-_MOVES = frozenset(
-    {
-        "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity",
-        "MaxPool", "Pad", "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
-        "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
+_MOVES = frozenset((*MOVES, "MaxPool", "Pad", "Resize"))
 
 _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 

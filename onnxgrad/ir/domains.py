@@ -74,25 +74,52 @@ def respell(node: NodeProto) -> None:
         node.domain = ""
 
 
-# ---- families of operators ----------------------------------------------------------------------
+# ==== families of operators =======================================================================
 
-# an element of the result comes from the first operand's element at the same index; other operands,
-# if any, are single numbers
-ELEMENTWISE = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "CastLike",
-    "Ceil", "Celu", "Clip", "Cos", "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
-    "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not",
-    "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus",
-    "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+# ---- an element of the result comes from the first operand's element at the same index; other
+# operands, if any, are single numbers
+
+CASTS = ("Cast", "CastLike")
+ROUNDINGS = ("Ceil", "Floor", "Round", "Sign")  # constant between jumps
+TESTS = ("BitwiseNot", "IsInf", "IsNaN", "Not")  # the result is no float
+# the slopes on both sides of some number differ
+KINKED = (
+    "Abs", "Celu", "Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Selu", "Shrink",
+    "ThresholdedRelu",
 )  # fmt: skip
+ODD = ("Asin", "Asinh", "Atan", "Atanh", "Erf", "Sin", "Sinh", "Tan", "Tanh")  # f(-x) = -f(x)
+# smooth wherever they are finite
+SMOOTH = (
+    *ODD, "Acos", "Acosh", "Cos", "Cosh", "Exp", "Gelu", "Log", "Mish", "Neg", "Reciprocal",
+    "Sigmoid", "Softplus", "Softsign", "Sqrt", "Swish",
+)  # fmt: skip
+# one number from one number, in one kernel each
+ACTIVATIONS = (*ROUNDINGS, *KINKED, *SMOOTH)
+ELEMENTWISE = (*CASTS, "Identity", *TESTS, *ACTIVATIONS)
 
-# an element of the result comes from the elements of all operands at the same index, after
+# ---- an element of the result comes from the elements of all operands at the same index, after
 # broadcasting
-BROADCASTING = (
-    "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater",
-    "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu",
-    "Pow", "Sub", "Sum", "Where", "Xor",
-)  # fmt: skip
+
+ARITHMETIC = ("Add", "Div", "Mul", "Sub")
+COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+LOGICAL = ("And", "Or", "Xor")
+BITWISE = ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+# numbers from numbers
+NUMERIC = (*ARITHMETIC, "Max", "Mean", "Min", "Mod", "PRelu", "Pow", "Sum", "Where")
+BROADCASTING = (*NUMERIC, *COMPARISONS, *LOGICAL, *BITWISE)
+# operands may be exchanged without a change of a bit; Max(0, -0) may be either zero
+SYMMETRIC = ("Add", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Mul", *LOGICAL)
+
+# ---- an element of the result is an element of the first operand; other operands are sizes or
+# places
+
+VIEWS = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")  # in the same order
+PERMUTES = ("DepthToSpace", "SpaceToDepth", "Transpose")
+REPEATS = ("Expand", "Tile")
+SELECTS = ("Gather", "GatherElements", "GatherND", "Slice", "Split")
+MOVES = (*VIEWS, *PERMUTES, *REPEATS, *SELECTS)
+
+# ---- others
 
 # an element of the result comes from all elements along `axes`
 REDUCTIONS = (

@@ -15,6 +15,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding, draws
+from onnxgrad.ir.domains import VIEWS
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
@@ -139,7 +140,7 @@ def lifted(program: Program, names: Sequence[str], *, paying: bool = False) -> l
 # elements and operations
 _INPUT, _DEFAULT = 3.0, 0.6
 _NODE, _ELEMENT, _DEQUANTISED, _FLOP = 1.0, 1 / 4000, 1 / 1000, 1 / 50_000
-_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Constant"})
+_VIEWS = frozenset((*VIEWS, "Constant"))
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 

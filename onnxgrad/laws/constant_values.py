@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
@@ -29,20 +30,7 @@ from onnxgrad.ir.var import Var
 _Operands = Sequence[Any]
 
 # operators whose results consist of elements of their operands, so nothing is rounded
-MOVES = frozenset(
-    {
-        "Concat",
-        "ConstantOfShape",
-        "Expand",
-        "Gather",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-        "Where",
-    }
-)
+MOVES = frozenset((*domains.MOVES, "Concat", "ConstantOfShape", "Where"))
 
 
 def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:

@@ -9,10 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import ACTIVATIONS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape, same_shape
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.combine_parallel.splits import ELEMENTWISE
 from onnxgrad.laws.fold_scale_axis.scale import again
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
@@ -76,7 +76,7 @@ def _target(shape: Shape) -> Any:
 
 
 def _is_elementwise(b: Binding | None) -> bool:
-    return b is not None and b.domain == "" and not b.has_refs and b.op in ELEMENTWISE | _BINARY
+    return b is not None and b.domain == "" and not b.has_refs and b.op in {*ACTIVATIONS, *_BINARY}
 
 
 @rewrite(P.Reshape(y.where(lambda v: _is_elementwise(v.definition)), t), shrinks=count("Reshape"))

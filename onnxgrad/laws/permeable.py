@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.domains import REDUCTIONS
+from onnxgrad.ir.domains import ACTIVATIONS, BITWISE, BROADCASTING, REDUCTIONS
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
@@ -23,15 +23,8 @@ Perm = tuple[int, ...]
 # the largest constant, in bytes, that is transposed at once although others read it
 _LARGEST = 1 << 20
 
-_UNARY = (
-    "Abs", "Cast", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
-    "HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu",
-    "Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu",
-)  # fmt: skip
-_NARY = (
-    "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max",
-    "Mean", "Min", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
-)  # fmt: skip
+_UNARY = ("Cast", "Identity", "Not", *ACTIVATIONS)
+_NARY = tuple(op for op in BROADCASTING if op not in BITWISE)
 
 
 @dataclass(frozen=True)

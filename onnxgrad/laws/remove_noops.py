@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import MOVES
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import at_least
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
@@ -289,10 +290,6 @@ NEUTRAL_ELEMENTS = [
 
 _LAYERS = ("RNN", "GRU", "LSTM")
 _INITIAL_H, _INITIAL_C = 5, 6
-# operators that turn zeros into zeros, whatever their other operands are
-_MOVES = frozenset(
-    {"Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)
 
 
 def _is_refused(v: Var | None) -> bool:
@@ -372,7 +369,7 @@ def _of_state(x: Var, r: Var, root: Binding) -> Shape | None:
 def _is_zeros(v: Var) -> bool:
     """Whether `v` consists of positive zeros: a constant or ConstantOfShape, moved or not."""
     made = v.definition
-    while made is not None and not made.domain and made.op in _MOVES:
+    while made is not None and not made.domain and made.op in MOVES:
         source = made.inputs[0]
         assert source is not None  # the first operand of these is required
         v, made = source, source.definition

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, VIEWS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, Shape, element_count, same_dim, same_shape
 from onnxgrad.ir.var import Var
@@ -26,7 +26,7 @@ from onnxgrad.rewrite.worklist import Measure, rewrite
 x, i = capture("x i")
 
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
-_MOVES = frozenset({"Flatten", "Gather", "GatherND", "Reshape", "Squeeze", "Unsqueeze"})
+_MOVES = frozenset((*VIEWS, "Gather", "GatherND"))
 # stands for an open size in the measure
 _OPEN = 1 << 10
 # Gather takes as long for a short row as for one of so many elements, and longer than a sum

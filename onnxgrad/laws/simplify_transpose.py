@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import ROUNDINGS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.permeable import transposed_constant
@@ -57,20 +58,7 @@ def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
 
 
 # operators that compute each element by itself, with the same bits wherever it lies in memory
-_ELEMENTWISE = (
-    "Abs",
-    "Cast",
-    "Ceil",
-    "Floor",
-    "LeakyRelu",
-    "Neg",
-    "Not",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "Sign",
-    "Sqrt",
-)
+_ELEMENTWISE = (*ROUNDINGS, "Abs", "Cast", "LeakyRelu", "Neg", "Not", "Reciprocal", "Relu", "Sqrt")
 
 
 @rewrite(

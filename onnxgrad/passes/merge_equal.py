@@ -12,6 +12,7 @@ from onnx import AttributeProto, TensorProto
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import SYMMETRIC
 from onnxgrad.ir.emission.emitter import merged_metadata
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
@@ -143,18 +144,12 @@ def _call(b: Binding) -> Hashable:
 
 def _operands(b: Binding) -> Hashable:
     """The operands without trailing absent ones; as a set if their order does not matter."""
-    if b.op in _SYMMETRIC and b.domain == "" and len(b.inputs) == 2:
+    if b.op in SYMMETRIC and b.domain == "" and len(b.inputs) == 2:
         return frozenset(b.inputs)
     operands = tuple(b.inputs)
     while operands and operands[-1] is None:
         operands = operands[:-1]
     return operands
-
-
-# operators that commute bit for bit; Max and Min do not, because Max(0, -0) may be either zero
-_SYMMETRIC = frozenset(
-    {"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
-)
 
 
 def _attributes(b: Binding) -> Hashable:

@@ -19,10 +19,11 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.domains import SYMMETRIC
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 
-COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal", "Sum", "Mean"})
+COMMUTATIVE = frozenset((*SYMMETRIC, "Max", "Mean", "Min", "Sum"))
 
 # a match: values by `Pattern.key`, and bindings by label
 Captured = Mapping[Any, Any]

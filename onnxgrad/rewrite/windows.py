@@ -15,6 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import ARITHMETIC, VIEWS
 from onnxgrad.ir.program import Program, called
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import TensorType, type_to_proto
@@ -25,13 +26,10 @@ from onnxgrad.verify.exact.window import Window
 # operands with instructions: different values may mean the same
 _INSTRUCTIONS = frozenset({("CastLike", 1), ("Reshape", 1), ("Shape", 0), ("Size", 0)})
 # operators of shape arithmetic: their bindings belong to each window that reads their results
-_SIZES = frozenset(
-    {
-        "Add", "Cast", "Concat", "ConstantOfShape", "Div", "Equal", "Gather", "Identity", "Max",
-        "Min", "Mul", "Range", "ReduceProd", "Reshape", "Shape", "Size", "Slice", "Split",
-        "Squeeze", "Sub", "Unsqueeze", "Where",
-    }
-)  # fmt: skip
+_SIZES = frozenset((
+    *ARITHMETIC, *VIEWS, "Cast", "Concat", "ConstantOfShape", "Equal", "Gather", "Max", "Min",
+    "Range", "ReduceProd", "Shape", "Size", "Slice", "Split", "Where",
+))  # fmt: skip
 _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 # the most bindings of a window with its context
 _LARGEST = 400

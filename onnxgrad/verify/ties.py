@@ -44,12 +44,11 @@ _COMPUTES: dict[str, tuple[int, ...]] = {
 }
 WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign", "Hardmax"})
 # operators that only move or select values
-_MOVES = frozenset({
-    "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split",
-    "Slice", "Gather", "GatherElements", "GatherND", "Expand", "Tile", "Pad", "Where", "Neg", "Abs",
-    "Relu", "Max", "Min", "Clip", "ReduceMax", "ReduceMin", "MaxPool", "DepthToSpace",
-    "SpaceToDepth", "Compress", "ScatterElements", "ScatterND", "Trilu", "Cast", "CastLike",
-})  # fmt: skip
+_MOVES = frozenset((
+    *domains.MOVES, *domains.CASTS, "Abs", "Clip", "Compress", "Concat", "Max", "MaxPool", "Min",
+    "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu", "ScatterElements", "ScatterND", "Trilu",
+    "Where",
+))  # fmt: skip
 _SUMS = frozenset(
     {"Add", "Sub", "Mul", "ReduceSum", "Sum", "CumSum", "MatMul"}
 )  # exact of integers

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS, SEQUENCES
+from onnxgrad.ir.domains import (
+    BROADCASTING,
+    ELEMENTWISE,
+    MOVES,
+    REDUCTIONS,
+    SEQUENCES,
+    SMOOTH,
+    VIEWS,
+)
 from onnxgrad.ir.sizes import symbols
 from onnxgrad.ir.types import FLOAT_DTYPES, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
@@ -27,23 +35,22 @@ PRODUCTS = frozenset((
     )),
 ))  # fmt: skip
 _LAYOUT = (
-    "CenterCropPad", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten",
-    "Gather", "Pad", "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split",
-    "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", *SEQUENCES,
+    *MOVES, *SEQUENCES, "CenterCropPad", "Concat", "ConstantOfShape", "EyeLike", "Pad", "Range",
+    "Shape", "Size", "Trilu",
 )  # fmt: skip
 _NORMS = (
     "BatchNormalization", "Dropout", "GroupNormalization", "InstanceNormalization",
     "LayerNormalization", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization",
     "RMSNormalization", "SimplifiedLayerNormalization", "Softmax",
 )  # fmt: skip
-_SLOW = ("Erf", "Exp", "Gelu", "Log", "Mish", "Pow", "Sigmoid", "Softplus", "Swish", "Tanh")
+_SLOW = ("Pow", *(op for op in SMOOTH if op not in ("Neg", "Reciprocal", "Softsign", "Sqrt")))
 # passes over the results: an operator that is not listed is computed again only on request
 _PASSES: dict[str, int] = {
     **dict.fromkeys((*ELEMENTWISE, *BROADCASTING, *REDUCTIONS, *_LAYOUT), 1),
     **dict.fromkeys(_NORMS, 3),
     **dict.fromkeys(_SLOW, 2),
 }
-_VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"))
+_VIEWS = frozenset((*VIEWS, "Shape", "Size"))
 # results that are elements of operands, or the same bits whatever onnxruntime fuses
 _EXACT = frozenset(
     (*_LAYOUT, "Abs", "Clip", "Identity", "Max", "Min", "Neg", "ReduceMax", "ReduceMin", "Relu")

@@ -38,6 +38,7 @@ from onnxgrad.grad.checkpointing.layout import (
 from onnxgrad.grad.checkpointing.views import hidden_in
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import VIEWS
 from onnxgrad.ir.types import is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 
@@ -45,7 +46,7 @@ MARGIN = 1.05  # a factor for the planned bytes
 KERNELS = 5 << 19  # bytes: code, packed operands and other scratch of kernels
 
 # operators whose result shares the memory of the first operand
-_VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+_VIEWS = frozenset(VIEWS)
 _IN_PLACE = frozenset((
     "Cast", "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "LogSoftmax", "Relu",
     "ScatterElements", "Selu", "Sigmoid", "Softmax", "Softplus", "Softsign", "Tanh",

@@ -10,6 +10,7 @@ from onnx import TensorProto
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import around, from_front, pad, ranked
 from onnxgrad.grad.rules.scatter import scatter_elements, scatter_nd, zeros
+from onnxgrad.ir.domains import MOVES
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
@@ -17,9 +18,7 @@ from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
 
 # operators whose result holds only elements of their first operand
-_KEEP_A_FILL = frozenset(
-    {"Cast", "Expand", "Gather", "GatherElements", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
-)
+_KEEP_A_FILL = frozenset((*MOVES, "Cast"))
 # longer vectors of indices are computed at run time instead of stored
 _STORED = 1 << 12
 

@@ -10,19 +10,17 @@ from onnxgrad.grad.paths import edges
 from onnxgrad.grad.registry import INTERNAL
 from onnxgrad.grad.weights.evidence import are_cos_and_sin
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import CASTS, PERMUTES, REPEATS, VIEWS
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 
 # operators that return the elements of the first operand in other places, or in another dtype
-MOVES = frozenset(
-    {
-        "Cast", "CastLike", "DepthToSpace", "DequantizeLinear", "Dropout", "Expand", "Flatten",
-        "Identity", "QuantizeLinear", "Reshape", "Shadowed", "Slice", "SpaceToDepth", "Split",
-        "Squeeze", "StraightThrough", "Tile", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
+MOVES = frozenset((
+    *VIEWS, *PERMUTES, *REPEATS, *CASTS, "DequantizeLinear", "Dropout", "QuantizeLinear",
+    "Shadowed", "Slice", "Split", "StraightThrough",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from onnx import NodeProto, TensorProto
 
 from onnxgrad.ir.attributes import values_of, written
+from onnxgrad.ir.domains import ACTIVATIONS
 from onnxgrad.ir.sizes import Dim, add
 from onnxgrad.ir.types import (
     Shape,
@@ -251,18 +252,11 @@ def _layer_normalization(node: NodeProto, inputs: Sequence[Var]) -> TensorType |
     return TensorType(x.dtype, x.shape) if len({v.dtype for v in inputs}) == 1 else None
 
 
-# fmt: off
 _SAME_AS_OPERAND = (
-    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf",
-    "Exp", "Gelu",
-    "Identity", "LeakyRelu", "Log", "LogSoftmax", "Neg", "Not", "Reciprocal", "Relu", "Selu",
-    "Sigmoid", "Sign", "Sin",
-    "Sinh", "Softmax", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
-)
-# fmt: on
+    *(op for op in ACTIVATIONS if op != "Clip"), "Identity", "LogSoftmax", "Not", "Softmax",
+)  # fmt: skip
 
 
-# fmt: on
 CLOSED_FORMS: dict[str, _Rule] = {
     **dict.fromkeys(_SAME_AS_OPERAND, _unary),
     **dict.fromkeys(["Add", "Sub", "Mul", "Div", "And", "Or", "Xor"], _binary),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import ACTIVATIONS
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, numpy_dtype, same_dim, same_shape
@@ -217,37 +218,6 @@ def _no_bias(shape: Sequence[int], dtype: int) -> Var:
     return constant(array, name="no_bias")
 
 
-# operators of one operand that compute each element by itself; Softmax and its kin do not, because
-# they read along the merged axis
-ELEMENTWISE = frozenset(
-    {
-        "Abs",
-        "Celu",
-        "Clip",
-        "Cos",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Gelu",
-        "HardSigmoid",
-        "HardSwish",
-        "LeakyRelu",
-        "Mish",
-        "Neg",
-    }
-    | {
-        "Relu",
-        "Selu",
-        "Sigmoid",
-        "Sin",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Swish",
-        "Tanh",
-        "ThresholdedRelu",
-    }
-)
 # elementwise operators of two operands, and whether the branch may be the second operand
 _BESIDE = {"Add": True, "Mul": True, "Sub": False, "Div": False, "PRelu": False}
 
@@ -361,7 +331,7 @@ def _activation(parts: Parts, trace: Trace) -> Parts | None:
     """f(split(y)_1), f(split(y)_2), ... = split(f(y)) for one elementwise f"""
     users = [v.sole_user() for v in parts.outs]
     first = users[0]
-    if first is None or first.domain != "" or first.op not in ELEMENTWISE or first.has_refs:
+    if first is None or first.domain != "" or first.op not in ACTIVATIONS or first.has_refs:
         return None
     readers = [u for u in users if u is not None]
     if len(readers) < len(users) or not all(_same_function(u, first) for u in readers):

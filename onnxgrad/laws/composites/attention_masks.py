@@ -17,6 +17,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import MOVES
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype, same_dim
@@ -31,10 +32,7 @@ _LARGE = 1e20
 # no other score of a row is as small as such a number, which replaces scores
 _REPLACED = -1e9
 # operators whose results are elements of their operand
-_ELSEWHERE = frozenset(
-    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose",
-     "Unsqueeze", "Gather"}
-)  # fmt: skip
+_ELSEWHERE = frozenset((*MOVES, "Cast"))
 
 
 @dataclass(frozen=True)

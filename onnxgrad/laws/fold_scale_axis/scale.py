@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import VIEWS
 from onnxgrad.ir.emission.emit import constant, emit
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
@@ -218,9 +219,7 @@ def _leaf(v: Var) -> Var | None:
     return v
 
 
-_REARRANGED = frozenset(
-    {"Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
-)
+_REARRANGED = frozenset((*VIEWS, "Cast", "Div", "Mul", "Transpose"))
 _FIXED = _REARRANGED | {
     "Add",
     "Concat",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import MOVES
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
@@ -27,21 +28,7 @@ from onnxgrad.rewrite.worklist import Rule, count, rewrite
 x, v = capture("x v")
 rest = Each(capture("rest").maybe)
 
-_MOVES = (
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Reshape",
-    "Slice",
-    "SpaceToDepth",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-)
+_MOVES = tuple(op for op in MOVES if op not in ("Identity", "Split"))
 # MaxPool, Max and Clip of 8-bit integers
 _ORDERS_SINCE = 12
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import ARITHMETIC, MOVES
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
@@ -27,13 +28,8 @@ from onnxgrad.train.step import TrainingStep
 
 # operators whose results may share the memory of an operand, or whose readers onnxruntime may let
 # read the operand instead
-_ALIASES = frozenset({
-    "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout", "Cast", "Optional",
-    "Split", "Transpose", "Expand", "Slice", "Concat", "Pad", "Gather",
-})  # fmt: skip
-_ELEMENTWISE = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Where", "Max", "Min", "Neg", "Abs", "Sqrt", "Sign", "Pow"}
-)
+_ALIASES = frozenset((*MOVES, "Cast", "Concat", "Dropout", "Optional", "Pad"))
+_ELEMENTWISE = frozenset((*ARITHMETIC, "Abs", "Max", "Min", "Neg", "Pow", "Sign", "Sqrt", "Where"))
 
 
 def may_be_overwritten(block: BindingBlock, old: Var, new: Var) -> bool:

@@ -25,10 +25,7 @@ _SCALES = {
                      "QLinearAveragePool", "QLinearGlobalAveragePool"), (3, 4)),
 }  # fmt: skip
 # operators that do not change quantised values
-_MOVES = frozenset({
-    "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "MaxPool", "Gather",
-    "Slice", "Split", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
-})  # fmt: skip
+_MOVES = frozenset((*domains.MOVES, "MaxPool"))
 QUANTISES = frozenset({*_SCALES, "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"})
 _ROUNDED = frozenset({"to", "dtype", "saturate"})  # attributes in which narrower copies differ
 COUNTED = re.compile(r"(onnx::\w+_|val_|_)?\d+")  # names that another export gives to other values
