@@ -23,6 +23,7 @@ from onnxgrad.grad.paths import Paths
 from onnxgrad.ir.axis_maps import Place, on_axes, places_in
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.domains import CASTS, COMPARISONS, MOVES, VIEWS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.ir.var import Var
@@ -77,7 +78,7 @@ Masks: TypeAlias = "dict[Selection, tuple[Place, ...]]"
 # the number of operands from which an operator selects; None: all
 _BOUNDING = {"Clip": 1, "Max": None, "Min": None}
 # they move the elements of a condition, or repeat them along new axes
-_MOVES = frozenset({"Expand", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVES = frozenset((*VIEWS, "Expand", "Transpose")) - {"Flatten"}
 
 
 def masks_of(
@@ -199,20 +200,14 @@ STEEP = frozenset(
     }
 )  # fmt: skip
 # a partial is the adjoint, moved, added up, selected or multiplied by a number
-_LINEAR = frozenset(
-    {
-        "Add", "AveragePool", "Cast", "CastLike", "Clip", "Concat", "CumSum", "DepthToSpace",
-        "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND",
-        "GlobalAveragePool", "Identity", "Max", "Mean", "Min", "Neg", "Pad", "ReduceMean",
-        "ReduceSum", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Sub", "Sum", "Tile",
-        "Transpose", "Unsqueeze", "Where",
-    }
-)  # fmt: skip
+_LINEAR = frozenset((
+    *MOVES, *CASTS, "Add", "AveragePool", "Clip", "Concat", "CumSum", "Dropout",
+    "GlobalAveragePool", "Max", "Mean", "Min", "Neg", "Pad", "ReduceMean", "ReduceSum", "Sub",
+    "Sum", "Where",
+))  # fmt: skip
 # the gradient by one operand adds up rows of the other
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
-_COMPARES = frozenset(
-    {"Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"}
-)
+_COMPARES = frozenset((*COMPARISONS, "IsInf", "IsNaN"))
 _DEEPEST = 16  # bindings from a condition to its comparisons
 
 

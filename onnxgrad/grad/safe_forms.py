@@ -31,7 +31,7 @@ from onnxgrad.grad.branch_regions import (
 from onnxgrad.grad.paths import Paths
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, MOVES
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.ir.var import Var
@@ -142,12 +142,7 @@ def guards_of(
 
 _DEEPEST = 16  # bindings from a root to its squares
 # they return elements, or sums of elements, of their first operand
-_ADDS_UP = frozenset(
-    {
-        "Cast", "Expand", "Flatten", "Identity", "ReduceMean", "ReduceSum", "Reshape", "Slice",
-        "Squeeze", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
+_ADDS_UP = frozenset((*MOVES, "Cast", "ReduceMean", "ReduceSum"))
 
 
 def _is_root(b: Binding) -> bool:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, MOVES, REDUCTIONS
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.var import Var
@@ -47,10 +47,7 @@ class Kind(IntEnum):
     OPAQUE = 8  # anything else: no loop to share
 
 
-_INJECTIVE = (
-    "Concat DepthToSpace Flatten Gather GatherElements GatherND Pad Reshape ReverseSequence Slice "
-    "SpaceToDepth Squeeze Tile Transpose Trilu Unsqueeze"
-)
+_INJECTIVE = (*MOVES, "Concat", "Pad", "ReverseSequence", "Trilu")
 _COMPLEX = (
     "AveragePool Conv ConvInteger ConvTranspose Gemm GlobalAveragePool GlobalMaxPool LpPool MatMul "
     "MatMulInteger MaxPool"
@@ -58,9 +55,9 @@ _COMPLEX = (
 _KINDS: dict[str, Kind] = {
     op: kind
     for kind, ops in (
+        (Kind.INJECTIVE, _INJECTIVE),
         (Kind.ELEMENTWISE, ELEMENTWISE),
         (Kind.BROADCAST, (*BROADCASTING, "Expand")),
-        (Kind.INJECTIVE, _INJECTIVE.split()),
         (Kind.REDUCTION, (*REDUCTIONS, "ArgMax", "ArgMin")),
         (Kind.COMPLEX, _COMPLEX.split()),
     )

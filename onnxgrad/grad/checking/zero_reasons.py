@@ -28,9 +28,8 @@ _STEP = 1e-5
 _MOST_EXPLAINED = 16  # values, each of which takes a run of the model
 # operators that choose among values, so that some of them do not matter
 _CHOOSES = {
-    "Clip", "Elu", "Celu", "GlobalMaxPool", "HardSigmoid", "HardSwish", "LeakyRelu", "Max",
-    "MaxPool", "Min", "PRelu", "ReduceMax", "ReduceMin", "Relu", "Selu", "Shrink",
-    "ThresholdedRelu", "TopK", "Where",
+    *(op for op in domains.KINKED if op != "Abs"), "GlobalMaxPool", "Max", "MaxPool", "Min",
+    "PRelu", "ReduceMax", "ReduceMin", "TopK", "Where",
 }  # fmt: skip
 _LEAVES_OUT = {
     "Compress", "Gather", "GatherElements", "GatherND", "Pad", "Resize", "ScatterElements",

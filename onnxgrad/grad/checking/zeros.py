@@ -15,13 +15,14 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements, graphs_of
 from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files
 
-_MOVES = {"Identity", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten"}
+_MOVES = {*domains.VIEWS, "Transpose"}
 # smooth at 0, so that a product of 0 meets neither a kink nor a pole after it
-_SMOOTH = _MOVES | {
-    "Add", "Sub", "Neg", "Sum", "Mean", "Mul", "MatMul", "Gemm", "Conv", "Concat", "Slice",
-    "Gather", "Split", "Expand", "Tile", "Exp", "Sin", "Cos", "Tanh", "Sigmoid", "Erf", "Softplus",
-    "Softmax", "LogSoftmax", "Gelu", "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceProd",
-    "CumSum", "CumProd", "ReduceLogSumExp", "LayerNormalization", "ScatterElements", "ScatterND",
+_SMOOTH = {
+    *domains.MOVES, *(op for op in domains.SMOOTH if op not in ("Acos", "Acosh", "Log",
+    "Reciprocal", "Softsign", "Sqrt")), "Add", "Sub", "Sum", "Mean", "Mul", "MatMul", "Gemm",
+    "Conv", "Concat", "Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "ReduceSumSquare",
+    "ReduceProd", "CumSum", "CumProd", "ReduceLogSumExp", "LayerNormalization", "ScatterElements",
+    "ScatterND",
 }  # fmt: skip
 _SHARE = 0.25
 

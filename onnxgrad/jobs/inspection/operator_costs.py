@@ -9,7 +9,7 @@ operators.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 
 from onnxgrad.ir import domains
@@ -40,43 +40,41 @@ def has_formula(b: Binding) -> bool:
     return domains.full_name(b.domain, b.op) in FORMULAS
 
 
+# one operand with the next, element by element
+_BY_OPERANDS = ("Sum", "Mean", "Max", "Min")
 # operations for each element of the result
-_PER_RESULT = {
+_PER_RESULT: dict[int, tuple[str, ...]] = {
     1: (
-        "Abs Acos Acosh Add And Asin Asinh Atan Atanh Bernoulli BitShift BitwiseAnd BitwiseNot "
-        "BitwiseOr BitwiseXor Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater "
-        "GreaterOrEqual HardSigmoid HardSwish Hardmax IsInf IsNaN LeakyRelu Less LessOrEqual Log "
-        "Mish Mod Mul Neg Not Or PRelu Pow RandomNormal RandomNormalLike RandomUniform "
-        "RandomUniformLike Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus "
-        "Softsign Sqrt Sub Swish Tan Tanh ThresholdedRelu Where Xor com.microsoft::Gelu "
-        "com.microsoft::FastGelu com.microsoft::QuickGelu"
+        *domains.ACTIVATIONS, *domains.TESTS, "Hardmax", "com.microsoft::Gelu",
+        "com.microsoft::FastGelu", "com.microsoft::QuickGelu",
+        *(op for op in domains.BROADCASTING if op not in _BY_OPERANDS),
+        *(op for op in domains.RANDOM if op != "Multinomial"),
     ),
     # scaled, and shifted or rounded
-    2: "BatchNormalization com.microsoft::BiasGelu DequantizeLinear QuantizeLinear",
-    3: "LpNormalization",  # squared, summed, divided
-    4: "DynamicQuantizeLinear RMSNormalization SimplifiedLayerNormalization",
-    5: "LogSoftmax MeanVarianceNormalization Softmax",  # largest, difference, exp, sum, quotient
+    2: ("BatchNormalization", "com.microsoft::BiasGelu", "DequantizeLinear", "QuantizeLinear"),
+    3: ("LpNormalization",),  # squared, summed, divided
+    4: ("DynamicQuantizeLinear", "RMSNormalization", "SimplifiedLayerNormalization"),
+    # largest, difference, exp, sum, quotient
+    5: ("LogSoftmax", "MeanVarianceNormalization", "Softmax"),
     # mean, difference, square, sum, quotient, scale, shift
-    7: "GroupNormalization InstanceNormalization LayerNormalization",
-    8: "com.microsoft::SkipLayerNormalization",
-}
+    7: ("GroupNormalization", "InstanceNormalization", "LayerNormalization"),
+    8: ("com.microsoft::SkipLayerNormalization",),
+}  # fmt: skip
 # operations for each element of the first operand
-_PER_OPERAND = {
+_PER_OPERAND: dict[int, tuple[str, ...]] = {
     1: (
-        "ArgMax ArgMin CumProd CumSum GlobalAveragePool GlobalMaxPool Col2Im MaxRoiPool "
-        "NegativeLogLikelihoodLoss ReduceL1 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"
+        *domains.REDUCTIONS, "ArgMax", "ArgMin", "CumProd", "CumSum", "GlobalAveragePool",
+        "GlobalMaxPool", "Col2Im", "MaxRoiPool", "NegativeLogLikelihoodLoss",
     ),
-    2: "GlobalLpPool ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare",
-    5: "SoftmaxCrossEntropyLoss",
-}
+    2: ("GlobalLpPool", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+    5: ("SoftmaxCrossEntropyLoss",),
+}  # fmt: skip
 _NOTHING = (
-    "BitCast Cast CastLike CenterCropPad Compress Concat ConcatFromSequence Constant "
-    "ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Gather GatherElements GatherND "
-    "Identity MaxUnpool NonZero OneHot Optional OptionalGetElement OptionalHasElement Pad Range "
-    "Reshape ReverseSequence ScatterElements ScatterND SequenceAt SequenceConstruct SequenceEmpty "
-    "SequenceErase SequenceInsert SequenceLength Shape Size Slice SpaceToDepth Split "
-    "SplitToSequence Squeeze TensorScatter Tile TopK Transpose Trilu Unsqueeze"
-)
+    *domains.CASTS, *domains.MOVES, *domains.SEQUENCES, "BitCast", "CenterCropPad", "Compress",
+    "Concat", "Constant", "ConstantOfShape", "Dropout", "EyeLike", "MaxUnpool", "NonZero", "OneHot",
+    "Pad", "Range", "ReverseSequence", "ScatterElements", "ScatterND", "Shape", "Size",
+    "TensorScatter", "TopK", "Trilu",
+)  # fmt: skip
 
 
 def _size(v: Var | None) -> int:
@@ -217,16 +215,13 @@ FORMULAS: dict[str, Formula] = {
     "GRU": _recurrent(3, 5),
     "RNN": _recurrent(1, 0),
     "Attention": _attention,
-    # one operand with the next, element by element
-    **dict.fromkeys(
-        ("Sum", "Mean", "Max", "Min"), lambda b: max(len(b.inputs) - 1, 1) * _size(b.out)
-    ),
-    **dict.fromkeys(_NOTHING.split(), lambda b: 0),
+    **dict.fromkeys(_BY_OPERANDS, lambda b: max(len(b.inputs) - 1, 1) * _size(b.out)),
+    **dict.fromkeys(_NOTHING, lambda b: 0),
 }
 
 
-def _per(count: int, ops: str, of: Callable[[Binding], Var | None]) -> None:
-    FORMULAS.update(dict.fromkeys(ops.split(), lambda b: count * _size(of(b))))
+def _per(count: int, ops: Iterable[str], of: Callable[[Binding], Var | None]) -> None:
+    FORMULAS.update(dict.fromkeys(ops, lambda b: count * _size(of(b))))
 
 
 for _count, _ops in _PER_RESULT.items():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import values_of
 from onnxgrad.ir.protobufs import elements, every_node, graphs_of, model_nodes, scheduled
 from onnxgrad.verify.coverage.counters import (
@@ -36,14 +37,11 @@ from onnxgrad.verify.coverage.trees import TREES, Trees
 
 _CONSTANT, _SIZES, _DATA = 0, 1, 2
 _DRAWS = {"RandomNormal", "RandomUniform"}  # these have no operand
-_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
+_COMPARISONS = {*domains.COMPARISONS}
 # operators between a comparison and the Where that uses its truth value
-_TRUTHS = {"Not", "And", "Or", "Xor", "Cast", "Unsqueeze", "Expand", "Identity", "Reshape"}
+_TRUTHS = {*domains.LOGICAL, "Not", "Cast", "Unsqueeze", "Expand", "Identity", "Reshape"}
 # operators between a weight and a product that keep its elements
-_MOVES = {
-    "Transpose", "Cast", "CastLike", "DequantizeLinear", "Identity", "Reshape", "Unsqueeze",
-    "Squeeze",
-}  # fmt: skip
+_MOVES = {*domains.VIEWS, *domains.CASTS, "DequantizeLinear", "Transpose"}
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16,
            TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4}  # fmt: skip
 # (operator, operand that is a weight) -> the operand that multiplies it
@@ -56,8 +54,7 @@ _FACTORS: dict[tuple[str, int], Factor] = {
 # operators that compare sizes with constants
 _SIZED = {*_COMPARISONS, "Max", "Min", "Clip", "Mod"}
 # operators that pass the sizes of a Shape on as they are
-_VIEWS = {"Gather", "Slice", "Squeeze", "Unsqueeze", "Cast", "Concat", "Identity", "Reshape",
-          "Range", "Expand"}  # fmt: skip
+_VIEWS = {*domains.VIEWS, "Cast", "Concat", "Expand", "Gather", "Range", "Slice"}
 _NARROW = {
     TensorProto.BOOL, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ,
     TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ, TensorProto.INT4, TensorProto.INT8,

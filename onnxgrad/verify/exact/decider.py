@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
+from onnxgrad.ir import domains
 from onnxgrad.verify.exact.cuts import Cuts
 from onnxgrad.verify.exact.evaluate import Inputs, Stopped, evaluate, sides_inputs
 from onnxgrad.verify.exact.field import Array, Field, Undecided, ZeroDivisor
@@ -28,13 +29,11 @@ _REDRAWS = 6  # after a zero divisor
 _RATIONAL_DRAWS = 12
 _MOST_RATIONAL = 20_000  # elements of all inputs and constants of a window in rationals
 # operators that follow the order of numbers: rationals decide what a field cannot
-_ORDER = frozenset({
-    "Max", "Min", "Relu", "LeakyRelu", "PRelu", "Clip", "Abs", "Sign", "Where", "Less", "Greater",
-    "LessOrEqual", "GreaterOrEqual", "Equal", "ArgMax", "ArgMin", "TopK", "MaxPool", "ReduceMax",
-    "GlobalMaxPool", "ReduceMin", "Round", "Floor", "Ceil", "HardSigmoid", "HardSwish", "Mod",
-    "ThresholdedRelu", "Shrink", "Elu", "Selu", "Celu", "Hardmax", "ReduceL1", "Cast", "And", "Or",
-    "Not", "Xor",
-})  # fmt: skip
+_ORDER = frozenset((
+    *domains.KINKED, *domains.ROUNDINGS, *domains.COMPARISONS, *domains.LOGICAL, "Max", "Min",
+    "PRelu", "Where", "ArgMax", "ArgMin", "TopK", "MaxPool", "ReduceMax", "GlobalMaxPool",
+    "ReduceMin", "Mod", "Hardmax", "ReduceL1", "Cast", "Not",
+))  # fmt: skip
 
 
 @dataclass

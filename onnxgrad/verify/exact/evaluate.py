@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TypeProto, defs, helper
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.domains import canonical, full_name, versions
 from onnxgrad.verify.exact.field import Field, OutOfRange, Undecided
 from onnxgrad.verify.exact.kernels import (
@@ -247,8 +248,7 @@ def _defaults(domain: str, op: str, version: int) -> Mapping[str, Any]:
 
 
 # operators whose results are random, or mark another kind of value
-_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli",
-           "Multinomial")  # fmt: skip
+_RANDOM = domains.RANDOM
 
 
 def _opaque(

@@ -24,7 +24,7 @@ from onnxgrad.verify.reference.client import infer_types
 Key: TypeAlias = "tuple[str, str]"  # (function or "" for the graph and its subgraphs, value name)
 
 _SMALL = 4096  # constants up to this many elements are read; larger ones keep only their shape
-_REARRANGES = {"Cast", "Expand", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Transpose", "Tile"}
+_REARRANGES = {*domains.VIEWS, *domains.REPEATS, "Cast", "Transpose"}
 
 
 class DataFlow:

@@ -17,6 +17,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import model_nodes, weight_elements
 from onnxgrad.verify.compare import has_finite
 from onnxgrad.verify.feeds.dims import (
@@ -36,11 +37,10 @@ from onnxgrad.verify.values import Value
 from onnxgrad.wording import dim_option, input_option
 
 _JUMPS = {
-    "And", "ArgMax", "ArgMin", "Binarizer", "Ceil", "Clip", "Compress", "Equal", "Floor", "Greater",
-    "GreaterOrEqual", "HardSigmoid", "Hardmax", "If", "IsInf", "IsNaN", "Less", "LessOrEqual",
-    "Loop", "Max", "Min", "Mod", "NonMaxSuppression", "NonZero", "Not", "Or", "QuantizeLinear",
-    "Round", "Sign", "ThresholdedRelu", "TopK",
-    "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "Unique", "Where", "Xor",
+    *domains.COMPARISONS, *domains.LOGICAL, *domains.ROUNDINGS, "ArgMax", "ArgMin", "Binarizer",
+    "Clip", "Compress", "HardSigmoid", "Hardmax", "If", "IsInf", "IsNaN", "Loop", "Max", "Min",
+    "Mod", "NonMaxSuppression", "NonZero", "Not", "QuantizeLinear", "ThresholdedRelu", "TopK",
+    "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "Unique", "Where",
 }  # fmt: skip
 _NODES = 128
 _WEIGHTS = 1 << 17

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import onnx
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import graphs_of
 from onnxgrad.verify.feeds.data_flow import DataFlow, Key
 from onnxgrad.verify.feeds.value_bounds import STRUCTURAL
@@ -22,8 +23,8 @@ _PLACES = STRUCTURAL | {
 }  # fmt: skip
 # results that are bounded, whatever the operands are: a size, a place or a truth value
 _BOUNDED = {
-    "Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression", "Equal", "Less", "Greater",
-    "LessOrEqual", "GreaterOrEqual", "Not", "And", "Or", "Xor", "IsNaN", "IsInf", "Sign",
+    *domains.COMPARISONS, *domains.LOGICAL, "Shape", "Size", "ArgMax", "ArgMin", "NonZero",
+    "NonMaxSuppression", "Not", "IsNaN", "IsInf", "Sign",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import values_of
 from onnxgrad.verify.feeds.data_flow import DataFlow, Key
 from onnxgrad.verify.feeds.distinct_indices import NAMES_PLACES, Distinct, distinct_of
@@ -76,9 +77,9 @@ _CHOOSE: dict[tuple[str, int], int] = {
 }
 _LENGTHS = {("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1)}
 STRUCTURAL = frozenset(_COUNTS | _CHOOSE_ALONG | {*_CHOOSE} | _LENGTHS)
-_KINKS = {"Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs", "ThresholdedRelu"}
+_KINKS = {*domains.KINKED, "PRelu"} - {"Clip", "HardSigmoid", "HardSwish", "Shrink"}
 _LARGEST = 3e38  # larger bounds mean no bound: exporters write the largest float32
-_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"}
+_COMPARISONS = {*domains.COMPARISONS}
 
 
 @dataclass

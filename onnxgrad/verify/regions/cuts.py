@@ -33,10 +33,7 @@ _MONOTONE = frozenset(
     {"Sigmoid", "HardSigmoid", "Tanh", "Softplus", "Exp", "Erf", "Elu", "Celu", "Selu"}
 )
 # operators that move a last result
-_MOVES = frozenset({
-    "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split",
-    "Slice", "Gather", "Cast",
-})  # fmt: skip
+_MOVES = frozenset((*domains.MOVES, "Cast", "Concat"))
 
 
 @dataclass(frozen=True)

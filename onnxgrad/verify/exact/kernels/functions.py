@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto
 
+from onnxgrad.ir import domains
 from onnxgrad.verify.exact.field import Array, Undecided
 from onnxgrad.verify.exact.kernels.arithmetic import exponential, is_zero, merged, square_root
 from onnxgrad.verify.exact.kernels.order import larger, maximum, unsigned
@@ -25,7 +26,7 @@ from onnxgrad.verify.exact.rational import Rationals
 from onnxgrad.verify.exact.side import Attributes, Side, select
 from onnxgrad.verify.exact.values import Known, Num, Value, integers, known
 
-_ODD = ("Erf", "Tanh", "Sin", "Tan", "Asin", "Atan", "Sinh", "Asinh", "Atanh")
+_ODD = domains.ODD
 _EVEN = ("Cos", "Cosh")
 
 

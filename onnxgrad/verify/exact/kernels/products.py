@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
+from onnxgrad.ir import domains
 from onnxgrad.verify.exact.field import Array, Undecided
 from onnxgrad.verify.exact.kernels.arithmetic import exponential, knowns, square_root
 from onnxgrad.verify.exact.kernels.functions import extreme_of, logarithm
@@ -135,8 +136,9 @@ def _contract(side: Side, x: Num, p: str, y: Num, q: str, later: set[str]) -> tu
     return found.map(lambda v: v.reshape([size[c] for c in labels])), "".join(labels)
 
 
-_SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum",
-         "ReduceLogSumExp", "ReduceProd", "GlobalAveragePool")  # fmt: skip
+_SUMS = (
+    *(op for op in domains.REDUCTIONS if op not in ("ReduceMax", "ReduceMin")), "GlobalAveragePool",
+)  # fmt: skip
 
 
 @kernel(*_SUMS)
