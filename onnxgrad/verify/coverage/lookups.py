@@ -243,7 +243,7 @@ def equal_rows(a: Array, b: Array, types: set[int]) -> bool:
         return False
     if not is_float(a):
         return bool(np.array_equal(a, b))
-    x, y = a.astype(np.float64), b.astype(np.float64)
+    x, y = (t.astype(np.float64).reshape(len(t), -1) for t in (a, b))
     finite = np.isfinite(x)
     if not np.array_equal(finite, np.isfinite(y)):
         return False
