@@ -21,6 +21,7 @@ from onnxgrad.options import providers_of
 from onnxgrad.verify import Difference, Leg, Report, open_session, run, verify
 from onnxgrad.verify.compare import worst
 from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.report import of_all
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.values import Value
 
@@ -122,10 +123,9 @@ def _together(reports: Sequence[Report]) -> Report:
         reports[0],
         differences=tuple(w for group in found.values() if (w := worst(group)) is not None),
         legs={name: _leg([r.legs[name] for r in reports]) for name in reports[0].legs},
-        cases=tuple(case for r in reports for case in r.cases),
         compared={n: sum(r.compared.get(n, 0) for r in reports) for n in reports[0].compared},
         notes=tuple(dict.fromkeys(note for r in reports for note in r.notes)),
-        seconds=sum(r.seconds for r in reports),
+        **of_all(reports),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from onnxgrad.results import Plain
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
@@ -338,7 +339,7 @@ def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") ->
     """
     first, *others = reports
     legs, differences = dict(first.legs), list(first.differences)
-    noise, compared = dict(first.noise), dict(first.compared)
+    compared = dict(first.compared)
     unproved, notes = list(first.unproved), list(first.notes)
     for report, place in zip(others, where[1:], strict=True):
         place = f"{word} {place}"
@@ -346,7 +347,6 @@ def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") ->
             name = f"{leg.name} {place}"
             legs[name] = replace(leg, name=name)
         differences += [replace(d, leg=f"{d.leg} {place}") for d in report.differences]
-        noise |= {k: max(v, noise.get(k, 0.0)) for k, v in report.noise.items()}
         compared |= {k: max(v, compared.get(k, 0)) for k, v in report.compared.items()}
         unproved += [f"{place}: {why}" for why in report.unproved]
         notes += [f"{place}: {note}" for note in report.notes if note not in first.notes]
@@ -355,14 +355,28 @@ def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") ->
         ok=all(reports),
         differences=tuple(differences),
         legs=legs,
-        cases=tuple({str(case): case for report in reports for case in report.cases}.values()),
         provider=", ".join(dict.fromkeys(report.provider for report in reports)),
-        unstable=tuple(dict.fromkeys(name for r in reports for name in r.unstable)),
         notes=tuple(notes),
-        noise=noise,
-        seconds=sum(report.seconds for report in reports),
         compared=compared,
         unproved=tuple(unproved),
-        idle=tuple(dict.fromkeys(name for r in reports for name in r.idle)),
-        infinite=tuple(dict.fromkeys(name for r in reports for name in r.infinite)),
+        **of_all(reports),
     )
+
+
+def of_all(reports: Sequence[Report]) -> dict[str, Any]:
+    """Returns the fields of several reports that are joined in the same way, whatever each is of:
+    feeds, sizes or providers.
+    """
+    noise: dict[str, float] = {}
+    for report in reports:
+        noise |= {k: max(v, noise.get(k, 0.0)) for k, v in report.noise.items()}
+    beyond = [r.non_finite for r in reports if r.non_finite is not None]
+    return {
+        "cases": tuple({str(case): case for r in reports for case in r.cases}.values()),
+        "unstable": tuple(dict.fromkeys(name for r in reports for name in r.unstable)),
+        "noise": noise,
+        "seconds": sum(r.seconds for r in reports),
+        "idle": tuple(dict.fromkeys(name for r in reports for name in r.idle)),
+        "infinite": tuple(dict.fromkeys(name for r in reports for name in r.infinite)),
+        "non_finite": min(beyond, key=lambda found: found.equal, default=None),
+    }
