@@ -355,8 +355,7 @@ def _judged(
             found.notes += notes
     if oracle is not None and request.against is None:
         ran["float64"] = float64_check(oracle, trials, found, demands.computed)
-        if ran["float64"].cases == len(trials):
-            ran |= _settled(oracle, trials, found, ran)
+        ran |= _settled(oracle, trials, found, ran)
     regions = _in_regions(search, request, found, ran)
     if not any(leg.ran for leg in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
@@ -409,11 +408,15 @@ def _in_regions(
 def _settled(
     oracle: Oracle, trials: Sequence[Trial], found: Found, ran: Mapping[str, Leg]
 ) -> dict[str, Leg]:
-    """Returns the checks that change after the float64 check ran on every case."""
-    found.accept_rounding()
+    """Returns the checks that change after the float64 check ran on every case, or out of time."""
+    done = ran["float64"].cases == len(trials)
+    if done:
+        found.accept_rounding()
+    elif oracle.left <= 0:
+        found.doubt_rounding([n for n, of in oracle.demands.computed.items() if of], oracle.why)
     legs = [leg for leg in ran.values() if leg.name == "onnxruntime"]
     again = {leg.name: found.leg(leg.name, leg.cases, leg.why) for leg in legs}
-    if not quantises(oracle.subjects["original"].proto):
+    if not done or not quantises(oracle.subjects["original"].proto):
         return again
     unrounded = without_rounding(oracle, trials, found)
     return again if unrounded is None else {**again, unrounded.name: unrounded}
