@@ -63,6 +63,32 @@ def test_a_shared_output_must_be_the_same() -> None:
     assert not report.ok and "should be the same in all rows" in report.summary
 
 
+LOOP = """{ n = Constant <value_int = 5> ()  c = Constant <value = bool {1}> ()
+  k = Constant <value_float = 1.5> ()  l = Constant <value_float = 40.0> ()  a = Constant <value_ints = [-1]> ()
+  %s }"""
+ALONE = """y = Loop (n, c, x) <body = b (int64 i, bool ci, float[2] s) => (bool co, float[2] t) {
+  t = Mul (s, k)  q = ReduceSum <keepdims = 0> (t)  co = Less (q, l) }>"""
+TOGETHER = """e = Constant <value = bool[1,1] {1}> ()  f = Shape (x)  g = Constant <value_ints = [1]> ()
+  h = Gather (f, i0)  i0 = Constant <value_ints = [0]> ()  u = Concat <axis = 0> (h, g)  v = Expand (e, u)
+  w, y = Loop (n, c, v, x) <body = b (int64 i, bool ci, bool[M,1] p, float[M,2] s)
+    => (bool co, bool[M,1] r, float[M,2] t) {
+    d = Mul (s, k)  t = Where (p, d, s)  q = ReduceSum (t, a)  o = Less (q, l)  r = And (p, o)
+    z = Cast <to = 6> (r)  m = ReduceMax <keepdims = 0> (z)  co = Cast <to = 9> (m) }>"""
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_rows_of_other_numbers_of_steps(right: bool) -> None:
+    """Usual values never end the loop early: a row that goes on until all have ended is found by larger ones."""
+    lines = TOGETHER.replace("h = Gather (f, i0)  i0 = Constant <value_ints = [0]> ()",
+                             "i0 = Constant <value_ints = [0]> ()  h = Gather (f, i0)")  # fmt: skip
+    many = lines if right else lines.replace("t = Where (p, d, s)", "t = Identity (d)")
+    original = parse(f"g (float[2] x) => (float[2] y) {LOOP % ALONE}")
+    opened = parse(f"g (float[N,2] x) => (float[N,2] y) {LOOP % many}")
+    rows = Grouping({"x": 0}, {"y": Rows(0, own=True)}, own=True)
+    report = RowProof(original, opened, rows).report()
+    assert report.verdict == ("equal" if right else "different"), report.summary
+
+
 @pytest.mark.parametrize(
     ("where", "shape"), [(Rows(0), (1, 6)), (Rows(1, 2, 6), (3, 6)), (Rows(0, own=True), (4,))]
 )

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference, finite_elements
 from onnxgrad.verify.coverage.summary import Coverage
@@ -45,6 +46,10 @@ _STAGE = "independence"
 _BUDGET = 20.0  # seconds of the float64 check
 _PLANS = 2  # sizes per symbolic dimension
 _OTHER_ROW = 1
+# operators whose number of steps, or the size of whose result, depends on values
+_RAGGED = frozenset({"Compress", "Loop", "NonMaxSuppression", "NonZero", "Range", "Unique"})
+# one row at several scales, with this whole number in inputs of one element, such as a count
+_UNLIKE = ((0.1, 1), (1.0, 2), (10.0, 3), (-10.0, 1))
 
 
 @dataclass(frozen=True)
@@ -149,9 +154,33 @@ class RowProof:
         count = self.rows.count
         sizes = (2, 3) if count == 1 else (1, count + 1)
         plans = runnable(self._proto, self.dims, self.seed, session.run, count=_PLANS)
-        return [
+        batches = [
             self._at(session, dims, sizes if i == 0 else sizes[-1:]) for i, dims in enumerate(plans)
         ]
+        ragged = any(node.op_type in _RAGGED for node in model_nodes(self._proto))
+        return [*batches, *(self._unlike(session, batches[0]) if ragged else ())]
+
+    def _unlike(self, session: Session, like: _Batch) -> list[_Batch]:
+        """Returns a batch of rows that differ in steps and lengths on the way to results of the
+        same shapes, or none if the original runs on fewer than two of them.
+        """
+        feeder, groups = Feeder(self._proto), list[tuple[Results, Results]]()
+        shapes = {name: np.shape(value) for name, value in like.results[0].items()}
+        given = feeder.feeds(seed=self.seed + _TRIES, dims=like.dims)
+        for scale, count in _UNLIKE:
+            rows = {n: _scaled(given[n], scale, count) for n in self.rows.inputs if n in given}
+            feeds = {**like.groups[0], **rows}
+            try:
+                results = session.run(feeds)
+            except (RunFailed, InputError):
+                continue
+            if shapes == {name: np.shape(value) for name, value in results.items()}:
+                groups.append((feeds, results))
+        if len(groups) < 2:
+            return []
+        feeds_of, results_of = zip(*groups, strict=True)
+        size = len(groups) * self.rows.count
+        return [_Batch(like.dims, self.seed, feeds_of, results_of, (size,))]
 
     def _at(self, session: Session, dims: Mapping[str, int], sizes: Sequence[int]) -> _Batch:
         feeder, needed = Feeder(self._proto), -(-(sizes[-1] + 1) // self.rows.count)
@@ -381,6 +410,14 @@ class _RowOracle(Oracle):
 def _leak(name: str, row: int) -> Difference:
     reason = f"row {row} changes with row {_OTHER_ROW}"
     return Difference(name, None, None, None, float("inf"), 0.0, reason, leg=_STAGE)
+
+
+def _scaled(value: Value, scale: float, count: int) -> Value:
+    """Returns floats times the scale, and a whole number in place of a single one."""
+    array = np.asarray(value)
+    if array.dtype.kind == "f":
+        return (array * scale).astype(array.dtype)
+    return np.full_like(array, count) if array.dtype.kind in "iu" and array.size == 1 else value
 
 
 def _bytes(value: Value) -> object:
