@@ -28,7 +28,7 @@ from onnxgrad.ir.emission.emit import emit
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import at_least, exactly, multiply, product
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
-from onnxgrad.ir.types import Array, Dim, TensorType, is_static
+from onnxgrad.ir.types import Array, Dim, SequenceType, TensorType, Type, is_static
 from onnxgrad.ir.var import Var
 
 # a result under its layout: None: shared by all rows
@@ -222,7 +222,7 @@ class Site:
         own = [v for v in dict.fromkeys(self.binding.reads()) if self.layouts.get(v) == OWN]
         types = [v.type for v in own]
         for v in own:
-            v.type = TensorType(v.dtype, None if v.shape is None else v.shape[1:])
+            v.type = _of_one_row(v.type)
         try:
             yield
         finally:
@@ -427,3 +427,12 @@ def with_rows(site: Site, v: Var | None) -> Var:
         return site.fronted(v)
     made: Var = op.Tile(op.Unsqueeze(v, [0]), site.repeats(0, len(site.in_file(v))))
     return made
+
+
+def _of_one_row(type_: Type | None) -> Type | None:
+    """The type of a value with rows in front, or of a sequence of such values, in one row."""
+    if isinstance(type_, SequenceType):
+        return SequenceType(_of_one_row(type_.elem))
+    if isinstance(type_, TensorType) and type_.shape is not None:
+        return TensorType(type_.dtype, type_.shape[1:])
+    return type_

@@ -62,7 +62,7 @@ class Stage:
 
     def slope(self, directions: Values, target: str = "") -> Array:
         """The derivative along directions, by differences of fourth order."""
-        h, total = 1e-3, np.asarray(0.0)
+        h, total = 2e-4, np.asarray(0.0)
         for k, factor in ((1, 8 / 12), (-1, -8 / 12), (2, -1 / 12), (-2, 1 / 12)):
             moved = {n: self.feeds[n] + k * h * d for n, d in directions.items()}
             total = total + factor / h * self.value(target, **moved)
@@ -247,9 +247,8 @@ def per_sample(s: Stage) -> Stage:
     )
     found, move = after.found()[after.target], directions(s, [w], 5)
     for i, g in enumerate(found):
-        alone = replace(
-            s, feeds={n: v[i : i + 1] if n in s.batched else v for n, v in s.feeds.items()}
-        )
+        feeds = {n: v[i : i + 1] if n in s.batched else v for n, v in s.feeds.items()}
+        alone = replace(s, judge=judge, feeds=feeds)
         expected = (alone.slope(move) * seed[i : i + 1]).sum()
         same((g * move[w]).sum(), expected, 10 * s.close, f"gradient of sample {i}")
     return after

@@ -165,7 +165,7 @@ class RowProof:
         same shapes, or none if the original runs on fewer than two of them.
         """
         feeder, groups = Feeder(self._proto), list[tuple[Results, Results]]()
-        shapes = {name: np.shape(value) for name, value in like.results[0].items()}
+        shapes = {name: np.asarray(value).shape for name, value in like.results[0].items()}
         given = feeder.feeds(seed=self.seed + _TRIES, dims=like.dims)
         for scale, count in _UNLIKE:
             rows = {n: _scaled(given[n], scale, count) for n in self.rows.inputs if n in given}
@@ -174,7 +174,7 @@ class RowProof:
                 results = session.run(feeds)
             except (RunFailed, InputError):
                 continue
-            if shapes == {name: np.shape(value) for name, value in results.items()}:
+            if shapes == {name: np.asarray(value).shape for name, value in results.items()}:
                 groups.append((feeds, results))
         if len(groups) < 2:
             return []
