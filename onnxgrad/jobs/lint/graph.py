@@ -10,7 +10,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding, draws
-from onnxgrad.ir.domains import RANDOM, full_name
+from onnxgrad.ir.domains import RANDOM, VIEWS, full_name
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType, is_static
 from onnxgrad.ir.var import Var
@@ -67,7 +67,7 @@ _WEIGHTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2)),
     "Gather": (0,),
 }
-_VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_VIEWS = frozenset((*VIEWS, "Cast", "Transpose"))
 
 
 def zero_weights(model: Model) -> Iterator[str]:
