@@ -185,7 +185,8 @@ FAULTS: dict[str, Callable[[Plant], str]] = {
     "bias": bias,
 }  # fmt: skip
 _TRIES = 20
-_FLOAT64 = 300.0  # seconds of a proof's float64 runs, without which no region is judged
+_FLOAT64 = 300.0  # seconds of the float64 runs of a proof, without which no region is judged
+_ALL = 1800.0  # seconds of a proof
 _CHANGED = 1e-6
 
 
@@ -226,7 +227,7 @@ def proved(original: ModelProto, name: str) -> Iterator[tuple[str, ModelProto, R
     """Yields the verdicts on the optimised file."""
     for merge in MERGES:
         result = onnxgrad.optimize(original, merge=merge, verify=False, **FILES[name][3])
-        yield merge, result, verify(original, result, float64_budget=_FLOAT64)
+        yield merge, result, verify(original, result, float64_budget=_FLOAT64, timeout=_ALL)
 
 
 def ends(report: Report) -> str:
@@ -267,7 +268,7 @@ def main() -> int:
         order = [*kinds[start:], *kinds[:start]]
         found = ((kind, f) for kind in order if (f := base.faulty(kind, at)) is not None)
         for kind, (place, model) in itertools.islice(found, given.faults):
-            report = verify(original, model, float64_budget=_FLOAT64)
+            report = verify(original, model, float64_budget=_FLOAT64, timeout=_ALL)
             where = report.worst.output if report.worst else ""
             planted.append(f"| {name} | {kind} | {place} | {report.verdict} | {where} |")
             print(planted[-1], flush=True)

@@ -227,6 +227,9 @@ DECISIONS = {
     "Cast": "c = Cast <to = 6> (p) d = Cast <to = 1> (c)",
     "ArgMax": "i = ArgMax <axis = 1, keepdims = 0> (p) d = Gather <axis = 0> (table, i)",
     "TopK": "v, i = TopK <axis = 1> (p, one) s = Squeeze(i, last) d = Gather <axis = 0> (table, s)",
+    "NonMaxSuppression": "s = Unsqueeze(p, one) r = Shape(p) v = Concat <axis = 0> (r, four) "
+    "e = Expand(boxes, v) c = NonMaxSuppression(e, s, one) i = Gather <axis = 1> (c, two) "
+    "d = Gather <axis = 0> (table, i)",
     "Greater": "c = Greater(p, half) d = Where(c, three, half)",
 }
 
@@ -238,6 +241,8 @@ def decides(by: str, *, order: bool = False, bent: bool = False) -> ModelProto:
     place = rng.permutation(SIZE) if order else np.arange(SIZE)
     weights = {"w": w[place], "u": w.T.copy(), "table": w, "order": place, "one": np.int64([1]),
                "three": np.float32(3), "half": np.float32(0.5), "last": np.int64([1])}  # fmt: skip
+    sides = np.arange(SIZE, dtype=np.float32)[:, None] + np.float32([0, 0, 0.5, 0.5])
+    weights |= {"boxes": sides[None], "four": np.int64([4]), "two": np.int64(2)}
     weights["u"][2, 3] *= 1.001 if bent else 1.0
     again = re.sub(r"\b([ecrdvis])\b", r"\1_2", DECISIONS[by]).replace("(p", "(m")
     model = parse(
