@@ -33,7 +33,6 @@ from onnxgrad.jobs.declarations import (
     ReduceOptions,
     VerifyOptions,
 )
-from onnxgrad.jobs.declared import from_keywords
 from onnxgrad.jobs.gradient_declarations import (
     CasadiOptions,
     CheckGradientOptions,
@@ -49,6 +48,7 @@ from onnxgrad.jobs.gradient_declarations import (
 from onnxgrad.jobs.inspection import contents, differences, latency
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
+from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room, writing
 from onnxgrad.jobs.reduce import Check, ReducedModel

@@ -16,8 +16,8 @@ from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs import place as placing
 from onnxgrad.jobs.declarations import PlaceOptions
-from onnxgrad.jobs.declared import from_keywords
 from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
+from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.outcome import with_room

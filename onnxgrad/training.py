@@ -13,7 +13,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, check_room, load_in_place, to_kind_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.types import Array
-from onnxgrad.jobs.declared import from_keywords
+from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.outcome import writing
 from onnxgrad.jobs.training import fit as driver
 from onnxgrad.jobs.training.declarations import (

@@ -64,7 +64,7 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("verify/running/child_main.py", "onnxgrad.verify.reference.server"),
     ("verify/running/child_main.py", "onnxgrad.verify.exact.child"),
     # declarations are read for `--help`, and blame runs models
-    ("jobs/declared.py", "onnxgrad.verify.blame.blamed"),
+    ("jobs/keywords.py", "onnxgrad.verify.blame.blamed"),
     # `optimize` neither converts, nor opens dimensions, nor writes a page, unless it is told to
     ("jobs/edit.py", "onnxgrad.jobs.float16.float16"),
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_batch"),

@@ -6,7 +6,8 @@ import argparse
 
 from onnxgrad.cli.arguments import Command, Row, into, reads, row, writes
 from onnxgrad.jobs.declared import reader
-from onnxgrad.jobs.groups import PRODUCTS, SPLIT, Seconds
+from onnxgrad.jobs.groups import PRODUCTS, SPLIT
+from onnxgrad.jobs.kinds import Seconds
 from onnxgrad.vocabulary import STEP_FILES, TUNE_FILE, TUNE_SECONDS
 
 MODEL = reads("model", metavar="MODEL", help="an ONNX file, or - for stdin")

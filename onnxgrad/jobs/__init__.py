@@ -8,12 +8,13 @@ share (`groups.py`) are base classes:
         job: ClassVar[str] = "optimize"
         merge: Merge = option("auto", "parallel products into one: auto (default) where it pays")
 
-`declared.py` makes everything else of a declaration: `from_keywords` the Python function
-(`onnxgrad/functions.py`, with its stub by scripts/make_stubs.py), `add_flags` and `from_flags` the
-command, `keys_of` the keys of a recipe, `config_of` the options of Olive's pass, `table_of` a table
-of the help. The type of a field is its check: a `Literal` becomes choices, a sequence or a table a
-flag that repeats, `Annotated[int, Range(1)]` a bound. A kind of value that a shell writes in its
-own way (NAME=SIZE) is a class with `check`, `read` and `join` in `groups.py`.
+Everything else is made of a declaration: by `keywords.py` the Python function
+(`onnxgrad/functions.py`, with its stub by scripts/make_stubs.py), by `declared.py` the rest:
+`add_flags` and `from_flags` the command, `keys_of` the keys of a recipe, `config_of` the options of
+Olive's pass, `table_of` a table of the help. The type of a field is its check: a `Literal` becomes
+choices, a sequence or a table a flag that repeats, `Annotated[int, Range(1)]` a bound. A kind of
+value that a shell writes in its own way (NAME=SIZE) is a class with `check`, `read` and `join` in
+`kinds.py`.
 
 The driver of a job is in a file of the same name. It accepts a model, the options, and hooks of its
 caller: `optimize(model, OptimizeOptions(...), Hooks(on_stage=..., write=...))` returns an `Outcome`

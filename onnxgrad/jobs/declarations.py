@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import REQUIRED, option
-from onnxgrad.jobs.groups import (
+from onnxgrad.jobs.groups import Limits, PartOf, Proof, Running
+from onnxgrad.jobs.kinds import (
     Count,
-    Limits,
     Lints,
     Names,
     Pairs,
-    PartOf,
     Positive,
-    Proof,
-    Running,
     Seconds,
     Seed,
     Several,

@@ -27,8 +27,8 @@ from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, OptimizeOptions
 from onnxgrad.jobs.extract import remove_what_served
 from onnxgrad.jobs.fixed_dims import fix, sizes_bound
-from onnxgrad.jobs.groups import of_known
 from onnxgrad.jobs.join import join
+from onnxgrad.jobs.kinds import of_known
 from onnxgrad.jobs.lift import lift, matching, named_inputs, with_inputs
 from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome

@@ -7,20 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
-from onnxgrad.jobs.groups import (
-    PRODUCTS,
-    SPLIT,
-    Bounds,
-    Commas,
-    Instance,
-    Limits,
-    Names,
-    Positive,
-    Running,
-    Seed,
-    Sizes,
-    Word,
-)
+from onnxgrad.jobs.groups import PRODUCTS, SPLIT, Bounds, Limits, Running
+from onnxgrad.jobs.kinds import Commas, Instance, Names, Positive, Seed, Sizes, Word
 from onnxgrad.vocabulary import POLICIES
 
 if TYPE_CHECKING:

@@ -1,318 +1,38 @@
-"""Groups of options that several jobs share, and how their values are read and checked. Imports
-only what `--help` needs.
-"""
+"""Groups of options that several jobs share. Imports only what `--help` needs."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.declared import DIGITS, Declaration, option, options_of
-from onnxgrad.limits import MOST_SECONDS, SECONDS, read_size
-from onnxgrad.options import Named, Range, providers_of, several
-from onnxgrad.vocabulary import LEGS, LINTS, MOST_THREADS, LintLevel
+from onnxgrad.jobs.declared import Declaration, option, options_of
+from onnxgrad.jobs.kinds import (
+    InputKind,
+    Legs,
+    Masks,
+    Memory,
+    Names,
+    PerOutput,
+    Provider,
+    Providers,
+    Seconds,
+    Seeds,
+    Sizes,
+    Threads,
+)
+from onnxgrad.limits import SECONDS
+from onnxgrad.vocabulary import LEGS
 from onnxgrad.wording import did_you_mean
 
 if TYPE_CHECKING:
     from onnxgrad.verify.feeds.proof_cases import Inputs
 
-# ---- kinds of values: `check` a value, `read` one word of a flag, `join` several ----------------
 # titles of groups of flags
 PRODUCTS = "products, in place of the gradient"
 SPLIT = "two models, in place of the gradient"
-
-
-class Word:
-    """Text, as written on the command line."""
-
-    def read(self, text: str, _: str) -> str:
-        return text
-
-
-class _Listed:
-    """One word or a list of words, which becomes a tuple."""
-
-    def check(self, value: Any, where: str) -> tuple[Any, ...]:
-        if isinstance(value, str):
-            return (value,)
-        if not value:
-            raise InputError(f"{where} is empty: name at least one, or leave it out")
-        return tuple(value)
-
-
-class Commas(Word):
-    """Names separated by commas. Raises InputError if there are none."""
-
-    def join(self, values: Sequence[str], flag: str) -> Any:
-        names = tuple(name for text in values for name in text.split(",") if name)
-        if not names:
-            raise InputError(f"{flag} is empty: name at least one, or leave it out")
-        return names
-
-
-class _Axes(Commas):
-    """Names separated by commas, of which some have an axis, as in x=1,y."""
-
-    def check(self, value: Any, where: str) -> Any:
-        return value if isinstance(value, Mapping) else several(value, where)
-
-    def join(self, values: Sequence[str], flag: str) -> Any:
-        words = super().join(values, flag)
-        axes: dict[str, int | None] = {}
-        for word in words:
-            name, _, number = word.rpartition("=")
-            placed = bool(name) and number.isdecimal() and len(number) < DIGITS
-            key = name if placed else word
-            if key in axes:
-                raise InputError(f"{flag} names '{key}' twice")
-            axes[key] = int(number) if placed else None
-        return words if set(axes.values()) == {None} else axes
-
-
-class _Text:
-    """Text that is not empty."""
-
-    def check(self, value: Any, where: str) -> Any:
-        if value == "":
-            raise InputError(f"{where} is empty")
-        return value
-
-
-class _Read:
-    """A value, or its text, that a function reads."""
-
-    def __init__(self, reader: Callable[[Any], Any]) -> None:
-        self.reader = reader
-
-    def check(self, value: Any, where: str) -> Any:
-        try:
-            return self.reader(value)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-
-    read = check
-
-
-class _Table:
-    """Pairs of a name and a value."""
-
-    def join(self, values: Sequence[tuple[str, Any]], _: str) -> dict[str, Any]:
-        return dict(values)
-
-
-class _Sizes(_Table):
-    """Sizes of symbolic dimensions."""
-
-    def read(self, text: str, flag: str) -> tuple[str, int]:
-        name, equals, size = text.rpartition("=")
-        if not equals or not name or not size.isdecimal() or len(size) > DIGITS:
-            raise InputError(
-                f"{flag} {text[:80]}: write NAME=SIZE with a whole number, such as {flag} batch=4"
-            )
-        return name, int(size)
-
-
-class _Pairs(_Table):
-    """Texts by name. `form` and `example` appear in errors; `empty` allows empty texts."""
-
-    def __init__(self, form: str, example: str, empty: bool = False) -> None:
-        self.form, self.example, self.empty = form, example, empty
-
-    def read(self, text: str, flag: str) -> tuple[str, str]:
-        name, equals, value = text.partition("=")
-        if not name or not equals or not (value or self.empty):
-            raise InputError(
-                f"{flag} {text[:80]}: write {self.form}, such as {flag} {self.example}"
-            )
-        return name, value
-
-
-class _Lints(_Pairs):
-    """Levels of lints."""
-
-    def check(self, value: Any, where: str) -> Any:
-        for name in value or ():
-            if name not in LINTS:
-                hint = did_you_mean(name, LINTS, f"there are {', '.join(LINTS)}")
-                raise InputError(f"{where}: no lint '{name}'; {hint}")
-        return value
-
-
-class _Places(_Pairs):
-    """Axes of inputs by the name of their size; a name that repeats has more of them."""
-
-    def join(self, values: Sequence[tuple[str, str]], _: str) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for name, places in values:
-            found[name] = f"{found[name]},{places}" if name in found else places
-        return found
-
-
-def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[str, Any]:
-    """Returns the pairs of a flag whose names may contain '=': the name of a pair is the longest of
-    the `known` names that the pair begins with.
-    """
-    found = {}
-    for name, value in (pairs or {}).items():
-        if name not in known and isinstance(value, str):
-            text = f"{name}={value}"
-            fits = [other for other in known if text.startswith(f"{other}=")]
-            name = max(fits, key=len, default=name)
-            value = text[len(name) + 1 :]
-        found[name] = value
-    return found
-
-
-# options of a proof in a job without the group `Proof`
-_OF_A_PROOF = frozenset({"provider", "dims", "feeds", "seed"})
-
-
-class PartOf:
-    """A table of another job's options, without those of its proof. `files` are keys that name a
-    file, which the job receives as an argument; `also` are options of its proof that the table may
-    have; `parts` are tables of further jobs inside it. `or_true`: true stands for an empty table.
-    """
-
-    json: Any = dict[str, Any]
-    what = "a table"
-
-    def __init__(
-        self,
-        job: type[Declaration],
-        *files: str,
-        also: tuple[str, ...] = (),
-        or_true: bool = False,
-        **parts: PartOf,
-    ) -> None:
-        self.job, self.files, self.parts = job, files, parts
-        if or_true:
-            self.json, self.what = bool | dict[str, Any], "true or false or a table"
-        proof = {o.name for o in options_of(Proof)} if issubclass(job, Proof) else _OF_A_PROOF
-        of_proof = proof | {o.name for o in options_of(Limits)} | {"verify"}
-        own = (o.name for o in options_of(job) if o.name not in of_proof)
-        self.known = [*files, *own, *also, *parts]
-
-    def check(self, value: Any, where: str) -> Any:
-        if isinstance(value, bool):
-            return value
-        for name in value or ():
-            if name not in self.known:
-                hint = did_you_mean(name, self.known, f"there are {', '.join(self.known)}")
-                raise InputError(f"{where}: unknown key '{name}'; {hint}")
-        for name in self.files:
-            if value is not None and not isinstance(value.get(name), (str, os.PathLike)):
-                raise InputError(f"{where}: '{name}' must name a file")
-        for name, part in self.parts.items():
-            table = (value or {}).get(name, {})
-            if not isinstance(table, Mapping):
-                raise InputError(f"{where}: '{name}' must be a table, not {table!r}")
-            part.check(table, f"{where}: {name}")
-        try:
-            self.options(value or {})
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-        return value
-
-    def options(self, value: Mapping[str, Any], **more: Any) -> Any:
-        """Returns the options of the job from a table and `more`. Raises InputError."""
-        others = {*self.files, *self.parts}
-        own = {name: v for name, v in value.items() if name not in others}
-        return self.job.from_settings({**more, **own})
-
-
-class _PerOutput:
-    """One number for all outputs, or numbers by output."""
-
-    def check(self, value: Any, where: str) -> Any:
-        for number in value.values() if isinstance(value, Mapping) else (value,):
-            if number is not None and not 0 <= number < math.inf:
-                raise InputError(f"{where} must be a number from 0 on, not {number!r}")
-        return value
-
-    def read(self, text: str, flag: str) -> tuple[str, float]:
-        output, _, number = text.rpartition("=")
-        try:
-            return output, float(number)
-        except ValueError:
-            raise InputError(f"{flag} {text[:80]}: write X or OUTPUT=X, X a number") from None
-
-    def join(self, values: Sequence[tuple[str, float]], flag: str) -> Any:
-        common = [value for output, value in values if not output]
-        if common and len(values) > 1:
-            raise InputError(f"{flag}: write one number for all outputs, or OUTPUT=X for each")
-        return common[-1] if common else dict(values)
-
-
-class InputKind(Word):
-    """Arrays by input name, files, or a list of either."""
-
-    json = str | list[str]
-    what = "files (.npz, .npy, .pb), or in Python arrays by name"
-
-    def check(self, value: Any, where: str) -> Any:
-        if value is None or isinstance(value, (str, os.PathLike)):
-            return value
-        if isinstance(value, Mapping):
-            several(value, where)
-            return value
-        if not isinstance(value, Collection) or isinstance(value, (bytes, bytearray)):
-            raise InputError(f"{where} must be {self.what}, not {type(value).__name__}")
-        for each in value:
-            self.check(each, where)
-        return value
-
-    def join(self, values: Sequence[str], _: str) -> list[str]:
-        return list(values)
-
-
-class Instance:
-    """An object of the class with this name, which is not imported here."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.what = name, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-    def check(self, value: Any, where: str) -> Any:
-        if all(cls.__name__ != self.name for cls in type(value).__mro__):
-            raise InputError(f"{where} must be {self.what}, not {repr(value)[:80]}")
-        return value
-
-
-Text: TypeAlias = Annotated[str, _Text()]
-Names: TypeAlias = Annotated[str | Sequence[str], Named(), Word()]
-NamesByCommas: TypeAlias = Annotated[str | Sequence[str], Named(), Commas()]
-NamesOrAxes: TypeAlias = Annotated[
-    str | Sequence[str] | Mapping[str, Annotated[int, Range(0, 63)] | None], _Axes()
-]
-Providers: TypeAlias = Annotated[str, _Read(lambda names: ",".join(providers_of(names)))]
-Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
-Memory: TypeAlias = Annotated[int | str, _Read(read_size)]
-Sizes: TypeAlias = Annotated[Mapping[str, Annotated[int, Range(0)]], _Sizes()]
-Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=linear")]
-Masks: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=INPUT", "hidden=attention_mask")]
-Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]
-Files: TypeAlias = Annotated[Mapping[str, str], _Pairs("NPZ=NPZ", "new.npz=scores.npz")]
-Lints: TypeAlias = Annotated[Mapping[str, LintLevel], _Lints("NAME=LEVEL", "nan-weights=error")]
-Entries: TypeAlias = Annotated[Mapping[str, str], _Pairs("KEY=VALUE", "author=me", empty=True)]
-Places: TypeAlias = Annotated[Mapping[str, str], _Places("NAME=INPUT.AXIS", "seq=ids.1")]
-Renames: TypeAlias = Annotated[Mapping[str, str], _Pairs("OLD=NEW", "output_0=logits")]
-Constants: TypeAlias = Annotated[Mapping[str, Any], _Pairs("NAME=VALUE|FILE", "mask=1")]
-Provider: TypeAlias = Literal["cpu", "cuda"]
-Positive: TypeAlias = Annotated[float, Range(0, above=True)]
-Count: TypeAlias = Annotated[int, Range(0, 2**63 - 1)]
-Several: TypeAlias = Annotated[int, Range(1, 2**63 - 1)]
-Threads: TypeAlias = Annotated[int, Range(1, MOST_THREADS)]
-Seed: TypeAlias = Annotated[int, Range(0, 2**63 - 1)]
-Seeds: TypeAlias = Annotated[tuple[Seed, ...], _Listed()]
-Leg: TypeAlias = Literal["float64", "onnxruntime"]
-Legs: TypeAlias = Annotated[Leg | tuple[Leg, ...], _Listed()]
-PerOutput: TypeAlias = Annotated[float | Mapping[str, float], _PerOutput()]
-
-
-# ---- groups -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,3 +171,60 @@ class Proof(Running, Bounds):
         given = {o.name: (getattr(self, o.name), o.default) for o in options_of(Proof)}
         limits = {o.name for o in options_of(Limits)}
         return {k: a for k, (a, b) in given.items() if k not in limits and a is not b}
+
+
+# options of a proof in a job without the group `Proof`
+_OF_A_PROOF = frozenset({"provider", "dims", "feeds", "seed"})
+
+
+class PartOf:
+    """A table of another job's options, without those of its proof. `files` are keys that name a
+    file, which the job receives as an argument; `also` are options of its proof that the table may
+    have; `parts` are tables of further jobs inside it. `or_true`: true stands for an empty table.
+    """
+
+    json: Any = dict[str, Any]
+    what = "a table"
+
+    def __init__(
+        self,
+        job: type[Declaration],
+        *files: str,
+        also: tuple[str, ...] = (),
+        or_true: bool = False,
+        **parts: PartOf,
+    ) -> None:
+        self.job, self.files, self.parts = job, files, parts
+        if or_true:
+            self.json, self.what = bool | dict[str, Any], "true or false or a table"
+        proof = {o.name for o in options_of(Proof)} if issubclass(job, Proof) else _OF_A_PROOF
+        of_proof = proof | {o.name for o in options_of(Limits)} | {"verify"}
+        own = (o.name for o in options_of(job) if o.name not in of_proof)
+        self.known = [*files, *own, *also, *parts]
+
+    def check(self, value: Any, where: str) -> Any:
+        if isinstance(value, bool):
+            return value
+        for name in value or ():
+            if name not in self.known:
+                hint = did_you_mean(name, self.known, f"there are {', '.join(self.known)}")
+                raise InputError(f"{where}: unknown key '{name}'; {hint}")
+        for name in self.files:
+            if value is not None and not isinstance(value.get(name), (str, os.PathLike)):
+                raise InputError(f"{where}: '{name}' must name a file")
+        for name, part in self.parts.items():
+            table = (value or {}).get(name, {})
+            if not isinstance(table, Mapping):
+                raise InputError(f"{where}: '{name}' must be a table, not {table!r}")
+            part.check(table, f"{where}: {name}")
+        try:
+            self.options(value or {})
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        return value
+
+    def options(self, value: Mapping[str, Any], **more: Any) -> Any:
+        """Returns the options of the job from a table and `more`. Raises InputError."""
+        others = {*self.files, *self.parts}
+        own = {name: v for name, v in value.items() if name not in others}
+        return self.job.from_settings({**more, **own})

@@ -31,7 +31,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import Digests, outside
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.jobs.fixed_dims import fix
-from onnxgrad.jobs.groups import of_known
+from onnxgrad.jobs.kinds import of_known
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import JoinOptions

@@ -13,7 +13,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import Files, sharing
-from onnxgrad.jobs.groups import Sizes
+from onnxgrad.jobs.kinds import Sizes
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import OpenBatchOptions, RowsProof, VmapOptions

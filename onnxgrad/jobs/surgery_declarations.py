@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from onnxgrad.jobs.declared import Declaration, option
 from onnxgrad.jobs.gradient_declarations import LossLike
-from onnxgrad.jobs.groups import (
+from onnxgrad.jobs.groups import Limits, Proof
+from onnxgrad.jobs.kinds import (
     Constants,
     Entries,
     InputKind,
-    Limits,
     Names,
     NamesByCommas,
     NamesOrAxes,
     Pairs,
     Places,
-    Proof,
     Providers,
     Renames,
     Seed,

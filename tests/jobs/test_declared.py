@@ -22,14 +22,14 @@ from onnxgrad.jobs.declared import (
     add_flags,
     config_of,
     from_flags,
-    from_keywords,
     json_type,
     keys_of,
     option,
     options_of,
     table_of,
 )
-from onnxgrad.jobs.groups import InputKind, Names, PerOutput, Sizes
+from onnxgrad.jobs.keywords import from_keywords
+from onnxgrad.jobs.kinds import InputKind, Names, PerOutput, Sizes
 from onnxgrad.jobs.training.declarations import RunOptions
 from onnxgrad.options import Range, checked
 from scripts import make_stubs

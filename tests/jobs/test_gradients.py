@@ -18,7 +18,7 @@ from onnxgrad.cli.commands import completion
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.jobs import gradient_declarations as declared
-from onnxgrad.jobs.declared import Declaration, from_flags, from_keywords, option, options_of
+from onnxgrad.jobs.declared import Declaration, from_flags, option, options_of
 from onnxgrad.jobs.gradient_declarations import (
     CheckGradientOptions,
     GradientForm,
@@ -27,6 +27,7 @@ from onnxgrad.jobs.gradient_declarations import (
     JacobianOptions,
 )
 from onnxgrad.jobs.gradients import derive
+from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import Range
 from scripts import make_stubs

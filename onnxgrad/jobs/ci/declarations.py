@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from onnxgrad.jobs.declarations import FINITE
 from onnxgrad.jobs.declared import Declaration, option
-from onnxgrad.jobs.groups import Names, Seconds, Several, Text
+from onnxgrad.jobs.kinds import Names, Seconds, Several, Text
 from onnxgrad.options import Range
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 from onnxgrad import options
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.gradient_declarations import Checkpointing, Formulas, LossLike
-from onnxgrad.jobs.groups import (
+from onnxgrad.jobs.groups import Running
+from onnxgrad.jobs.kinds import (
     Files,
     Instance,
     Labels,
     Memory,
     Names,
     Provider,
-    Running,
     Seconds,
     Seed,
     Several,

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.groups import Word
+from onnxgrad.jobs.kinds import Word
 
 
 class ByGlob:

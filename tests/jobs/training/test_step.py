@@ -13,7 +13,8 @@ from onnxgrad import train
 from onnxgrad.cli.app import parser_for
 from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_bytes
-from onnxgrad.jobs.declared import add_flags, from_flags, from_keywords, options_of
+from onnxgrad.jobs.declared import add_flags, from_flags, options_of
+from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.training.declarations import FitOptions, StepOptions, TrainStepOptions, option
 from onnxgrad.jobs.training.step import make_step
 from onnxgrad.options import Range
