@@ -25,6 +25,7 @@ SEEN_THROUGH = {"laws": ("passes",), "report": ("cli", "cli/commands"),
 # reason: module -> the test file that is its home
 HOMES: dict[str, dict[str, str]] = {
     "seen through the command that has these options, reads this model, prints this report": {
+        "jobs/groups": "jobs/test_declared",
         "cli/commands/train_step": "cli/commands/test_fit",
         "report/training": "cli/commands/test_fit",
         "cli/commands/open_batch": "jobs/test_open_batch",

@@ -77,7 +77,10 @@ PROVING: dict[str, tuple[list[str], set[str]]] = {
     "verify": (["verify", "model.onnx", "model.onnx"], set()),
     "check-grad": (["check-grad", "model.onnx"], set()),
     "bench": (["bench", "model.onnx", "--rounds", "1", "--seconds", "0.01"], set()),
-    "grad, proved": (["grad", "model.onnx", "-o", "out.onnx", "--adjoint", "input"], {"out.onnx"}),
+    "grad and proof": (
+        ["grad", "model.onnx", "-o", "out.onnx", "--adjoint", "input"],
+        {"out.onnx"},
+    ),
 }
 COMMANDS = QUICK | PROVING
 _LIMIT: dict[str, Any] = {"timeout": TIMEOUT}

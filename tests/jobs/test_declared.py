@@ -68,7 +68,7 @@ def test_python_has_it() -> None:
     assert inspect.signature(stand).parameters["turtles"].default == 3
     assert (stand("m"), stand("m", turtles=4)) == (3, 4)
     assert f"turtles: {HELP}" in str(stand.__doc__)
-    text = make_stubs.stub({"stand": stand}, make_stubs.groups, make_stubs.declarations)
+    text = make_stubs.stub({"stand": stand}, make_stubs.kinds, make_stubs.declarations)
     assert "    turtles: Annotated[int, Range(1, 9)] = 3,\n" in text
     with pytest.raises(InputError, match="optimize: turtles must be a whole number, not 'x'"):
         stand("m", turtles="x")
@@ -97,7 +97,7 @@ def test_a_class_has_it() -> None:
     made = Stack({"x": 1}, model="m", turtles=5)
     assert (made.turtles, made.stand("m"), made.stand("m", turtles=4)) == (5, 3, 4)
     assert [*inspect.signature(Stack).parameters][:1] == ["data"]
-    text = make_stubs.stub({"Stack": Stack}, make_stubs.groups, make_stubs.training_declarations)
+    text = make_stubs.stub({"Stack": Stack}, make_stubs.kinds, make_stubs.training_declarations)
     assert (
         "class Stack(object):\n    def __init__(\n        self,\n        data: DataLike,\n" in text
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import onnx
 import pytest
 
 from onnxgrad.__main__ import main
-from tests.helpers import parse
+from tests.helpers import ROOT, parse
 from tests.report.html.common import data_of
 
+ASSETS = ROOT / "onnxgrad" / "report" / "html" / "assets"
 SMALL = "g (float[N,4] x) => (float[N,4] y) { a = Identity (x)  b = Tanh (a)  y = Relu (b) }"
 RECIPE = """
 [ci]
@@ -71,3 +73,26 @@ def test_the_same_run_gives_the_same_page(page: Callable[[], list[dict[str, Any]
     first = Path("page.html").read_bytes()
     page()
     assert Path("page.html").read_bytes() == first
+
+
+def test_the_verdict_comes_first_and_tables_scroll() -> None:
+    """What the page of 400 pixels rests on, without a browser: the order in which the elements are
+    made, and tables that never widen the page.
+    """
+    main_js, sections, css = (
+        (ASSETS / name).read_text(encoding="utf-8")
+        for name in ("main.js", "sections.js", "page.css")
+    )
+    shown = main_js[main_js.index("page.replaceChildren(") :]
+    places = [shown.index(part) for part in ("report.summary(", "choice(", "...sections")]
+    assert places == sorted(places)
+    summary = sections[sections.index("report.summary =") : sections.index("const cell =")]
+    parts = ('h("h1"', 'class: "verdict"', 'class: "notes"', 'class: "cards"')
+    assert [summary.index(part) for part in parts] == sorted(summary.index(p) for p in parts)
+    # each table of data is made inside an element that scrolls by itself
+    assert sections.count('h("table"') == sections.count('h("div", { class: "scroll" }, h("table"')
+    assert re.search(r"\.scroll \{[^}]*overflow-x: auto", css)
+    for words in (".notes li", ".verdict > span:last-child"):
+        assert re.search(rf"{re.escape(words)} \{{[^}}]*overflow-wrap: anywhere", css)
+    assert re.search(r"\.verdict \{[^}]*flex-wrap: wrap", css)
+    assert not re.search(r"[{; ]order:|-reverse", css)  # nothing is moved by the style
