@@ -156,16 +156,17 @@ class Search(Cases):
 
     def _widen(self) -> None:
         """Adds cases with values beyond the usual ones, if the original runs on them: of a model
-        that is not small one, at its smallest sizes.
+        that is not small at its smallest sizes, and after the first while there is time for more.
         """
-        plan, levels = self._plan, range(1, 4)
-        if not small(self._model):
-            levels = range(1, 2)
+        plan, few = self._plan, not small(self._model)
+        if few:
             plan = min(
                 (t.case.dims for t in self.trials), key=lambda dims: math.prod(dims.values())
             )
         usual = self._feeds(plan, self.seeds[0])
-        for level in levels:
+        for level in range(1, 4):
+            if few and level > 1 and not self._counts:
+                return
             how = Variation(wide=level)
             feeds = self._feeds(plan, self.seeds[0], how)
             if all(_same(usual[name], feeds[name]) for name in usual):
