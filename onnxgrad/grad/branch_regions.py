@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxgrad.grad.paths import Paths
 from onnxgrad.ir.axis_maps import Place, on_axes, places_in
@@ -25,7 +26,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import CASTS, COMPARISONS, MOVES, VIEWS
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
+from onnxgrad.ir.types import FLOAT_DTYPES, Shape, same_shape
 from onnxgrad.ir.var import Var
 
 
@@ -131,7 +132,11 @@ def _common(several: Sequence[Masks]) -> Masks:
 def _selected(b: Binding, slot: int, v: Var) -> tuple[Selection, tuple[Place, ...]] | None:
     """Returns the selection of an operand by this binding, and its places in the operand."""
     out = b.outputs[0]
-    if b.domain or out is None or out.shape is None or v.shape is None:
+    if b.domain or out is None or v.shape is None:
+        return None
+    if slot == 0 and b.op in _PICKERS:
+        return _picked(b, v.shape, out.name)
+    if out.shape is None:
         return None
     if b.op in _BOUNDING and b.inputs.index(v) < (_BOUNDING[b.op] or len(b.inputs)):
         axes = on_axes(v) if same_shape(v.shape, out.shape) else None
@@ -144,6 +149,44 @@ def _selected(b: Binding, slot: int, v: Var) -> tuple[Selection, tuple[Place, ..
     at = on_axes(condition) or ()
     places = places_in(b, slot, [(i + ahead, 1) for i in at])
     return None if places is None else _origin(condition, slot == 1, places, out.name)
+
+
+# they return the elements of an operand at which a mask holds
+_PICKERS = frozenset({"Compress", "Gather", "GatherND"})
+
+
+def _picked(b: Binding, shape: Shape, by: str) -> tuple[Selection, tuple[Place, ...]] | None:
+    """Returns the selection by the mask from which the positions are computed, if there is one."""
+    axis, mask = b.attr("axis", None if b.op == "Compress" else 0), b.operand(1)
+    if b.op != "Compress":
+        if b.op == "GatherND":
+            mask = _first_of(mask) if is_made_by(mask, "Transpose") else None
+        while b.op == "Gather" and is_made_by(mask, *_MOVES):
+            mask = _first_of(mask)
+        if not is_made_by(mask, "NonZero") or b.attr("batch_dims", 0):
+            return None
+        mask = _first_of(mask)
+    while is_made_by(mask, "Cast") and mask is not None and mask.dtype != TensorProto.BOOL:
+        mask = _first_of(mask)
+    if axis is None and len(shape) > 1:  # all elements are one row
+        mask = _first_of(mask) if is_made_by(mask, "Reshape") else None
+    if mask is None or mask.shape is None or mask.dtype != TensorProto.BOOL:
+        return None
+    first, rank = (axis or 0) % max(len(shape), 1), len(mask.shape)
+    if not same_shape(mask.shape, shape[first : first + rank]) or (rank > 1 and b.op == "Gather"):
+        return None
+    return _origin(mask, True, tuple((first + i, 1) for i in on_axes(mask) or ()), by)
+
+
+def is_made_by(v: Var | None, *ops: str) -> bool:
+    """Whether the value is the result of one of these operators of the default domain."""
+    b = None if v is None else v.definition
+    return b is not None and not b.domain and b.op in ops
+
+
+def _first_of(v: Var | None) -> Var | None:
+    """Returns the first operand of the operator that computes the value."""
+    return None if v is None or v.definition is None else v.definition.operand(0)
 
 
 def _origin(
@@ -201,7 +244,7 @@ STEEP = frozenset(
 )  # fmt: skip
 # a partial is the adjoint, moved, added up, selected or multiplied by a number
 _LINEAR = frozenset((
-    *MOVES, *CASTS, "Add", "AveragePool", "Clip", "Concat", "CumSum", "Dropout",
+    *MOVES, *CASTS, "Add", "AveragePool", "Clip", "Compress", "Concat", "CumSum", "Dropout",
     "GlobalAveragePool", "Max", "Mean", "Min", "Neg", "Pad", "ReduceMean", "ReduceSum", "Sub",
     "Sum", "Where",
 ))  # fmt: skip

@@ -13,7 +13,7 @@ selects the other branch. All other partials stay as their rules form them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from typing import Any, cast
 from onnxgrad.grad.branch_regions import (
     STEEP,
     Masks,
+    is_made_by,
     makes_nan,
     masked_operands,
     masks_of,
@@ -31,7 +32,7 @@ from onnxgrad.grad.branch_regions import (
 from onnxgrad.grad.paths import Paths
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, MOVES
+from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, MOVES, VIEWS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_shape
 from onnxgrad.ir.var import Var
@@ -99,7 +100,8 @@ class Guard:
         if slot in self.slots:
             x, y = read.inputs[slot], read.out
             of_operand = x is not None and same_shape(partial.shape, x.shape)
-            whole = read.op in (*ELEMENTWISE, *BROADCASTING) or not of_operand
+            of_result = not of_operand and same_shape(partial.shape, y.shape)
+            whole = of_result or read.op in (*ELEMENTWISE, *BROADCASTING)
             masks = self.masks if whole else through(read, slot, self.masks)
             partial = self._apply(masks, partial, y if whole else x)
         if self.is_root:
@@ -154,14 +156,14 @@ def _is_root(b: Binding) -> bool:
         return False
     if b.op == "Pow" and not 0.0 < _exponent(b) < 1.0:
         return False
-    if _is_squares(of, _DEEPEST) or (_is_made_by(of, "Abs") and _is_in_a_norm(b)):
+    if _is_squares(of, _DEEPEST) or (is_made_by(of, "Abs") and _is_in_a_norm(b)):
         return True
     return _is_bounded_by_zero(of)
 
 
 def _is_bounded_by_zero(v: Var) -> bool:
     """Whether Max or Clip bounds the value by 0 from below, possibly before another bound."""
-    if v.definition is None or not _is_made_by(v, "Clip", "Max", "Min"):
+    if v.definition is None or not is_made_by(v, "Clip", "Max", "Min"):
         return False
     operands = [x for x in v.definition.inputs if x is not None]
     if v.definition.op == "Min":
@@ -177,10 +179,6 @@ def _exponent(b: Binding) -> float:
     """Returns the exponent of a Pow if it is one number, else 0."""
     value = None if b.inputs[1] is None else b.inputs[1].const
     return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else 0.0
-
-
-def _is_made_by(v: Var, *ops: str) -> bool:
-    return v.definition is not None and v.definition.domain == "" and v.definition.op in ops
 
 
 def _is_in_a_norm(b: Binding) -> bool:
@@ -199,11 +197,11 @@ def _is_squares(v: Var, depth: int) -> bool:
     if b is None or b.domain != "" or depth == 0:
         return False
     operands = [x for x in b.inputs if x is not None]
-    if b.op == "ReduceSumSquare" or (b.op == "Mul" and operands[0] is operands[1]):
+    if b.op == "ReduceSumSquare" or _is_of_itself(b, operands):
         return True
     if b.op == "Pow":
         power, base = _exponent(b), operands[0]
-        return power > 1.0 and (power % 2 == 0 or _is_made_by(base, "Abs"))
+        return power > 1.0 and (power % 2 == 0 or is_made_by(base, "Abs"))
     if b.op in _ADDS_UP:
         return _is_squares(operands[0], depth - 1)
     if b.op in ("Add", "Sum"):
@@ -214,6 +212,51 @@ def _is_squares(v: Var, depth: int) -> bool:
         second = operands[1]
         return _is_number(second, depth) or (b.op == "Mul" and _is_squares(second, depth - 1))
     return False
+
+
+def _is_of_itself(b: Binding, operands: Sequence[Var]) -> bool:
+    """Whether each result of a product is an element of a value times itself, or a row of it times
+    the same row.
+    """
+    if b.op not in ("Einsum", "Gemm", "MatMul", "Mul") or len(operands) != 2:
+        return False
+    (first, second), shapes = operands, [x.shape for x in operands]
+    if b.op == "Einsum":
+        terms = str(b.attr("equation")).replace(" ", "").split("->")[0].split(",")
+        (first, term), (second, other) = map(_untransposed, operands, terms)
+        return term == other and first is second
+    if first is second and (b.op == "Mul" or first.rank == 1):
+        return True
+    if _unmoved(first) is not _unmoved(second) or shapes[0] is None or shapes[1] is None:
+        return False
+    if b.op == "Mul":
+        return same_shape(*shapes)
+    a, c = shapes[0], shapes[1]
+    if b.op == "Gemm":
+        a, c = a[::-1] if b.attr("transA") else a, c[::-1] if b.attr("transB") else c
+    a, c = a if len(a) > 1 else (1, *a), c if len(c) > 1 else (*c, 1)
+    return a[-2] == 1 == c[-1] and same_shape(a[:-2], c[:-2])
+
+
+def _unmoved(v: Var) -> Var:
+    """Returns the value from which views move no element to another place."""
+    while (b := v.definition) is not None and not b.domain and (x := b.operand(0)) is not None:
+        if b.op == "Transpose":
+            long = [i for i in b.attr("perm") or () if x.shape is None or x.shape[i] != 1]
+            if b.attr("perm") is None or long != sorted(long):
+                break
+        elif b.op not in VIEWS:
+            break
+        v = x
+    return v
+
+
+def _untransposed(v: Var, term: str) -> tuple[Var, str]:
+    """Returns the value before transpositions, and the letters of its axes in an Einsum."""
+    while v.definition is not None and is_made_by(v, "Transpose") and v.rank == len(term):
+        letters = dict(zip(v.definition.attr("perm"), term, strict=True))
+        v, term = v.definition.inputs[0] or v, "".join(letters[i] for i in range(len(term)))
+    return v, term
 
 
 def _is_number(v: Var, depth: int) -> bool:

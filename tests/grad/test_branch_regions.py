@@ -137,3 +137,44 @@ def test_an_element_that_feeds_both_sides_is_not_guarded() -> None:
     assert not any(n.op_type == "Where" and "l" in n.input for n in graph.graph.node)
     found = run(graph, {"x": np.float32([0, 0]), "c": np.array([True, False])})["x_grad"]
     assert np.isinf(found).all()
+
+
+PICKS = {
+    "Compress": "s = Compress <axis = 0> (d, k)",
+    "Compress of all elements": "w = Unsqueeze (d, last) v = Unsqueeze (k, last) m = Constant <value_ints = [-1]> () f = Reshape (v, m) s = Compress (w, f)",
+    "indices of a mask": "n = NonZero (k) p = Transpose (n) s = GatherND (d, p)",
+    "positions of a mask": "n = NonZero (k) p = Squeeze (n) s = Gather (d, p)",
+    "a mask of numbers": "m = Cast <to = 7> (k) n = NonZero (m) p = Transpose (n) s = GatherND (d, p)",
+}
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_what_a_mask_does_not_pick_passes_0(name: str) -> None:
+    """sum of (a / b)[b != 0], by a and b, and the gradient of that by b."""
+    model = parse(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[3] a, float[3] b) => (float y) {'
+        + f"{ZERO} d = Div (a, b) e = Equal (b, z) k = Not (e) {PICKS[name]} "
+        + "q = Mul (s, s) y = ReduceSum <keepdims = 0> (q) }"
+    )
+    graph = gradient(model, ["a", "b"], "y")
+    feeds = {"a": np.float32([0, 3, 2]), "b": np.float32([0, 2, 4])}
+    found = run(graph, feeds)
+    np.testing.assert_allclose(found["a_grad"], [0, 1.5, 0.25], rtol=1e-6)
+    np.testing.assert_allclose(found["b_grad"], [0, -2.25, -0.125], rtol=1e-6)
+    twice = gradient(graph, "b", "b_grad", adjoint="input")
+    found = run(twice, {**feeds, "b_grad_grad": np.ones(3, np.float32)})
+    np.testing.assert_allclose(found["b_grad_2"], [0, 27 / 8, 6 * 4 / 4**4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("nodes", ["s = Gather (d, i)", "s = Slice (d, one_, two_)"])
+def test_positions_that_no_mask_decides_guard_nothing(nodes: str) -> None:
+    """As `help gradients` says: the entry in front is not read, and its gradient is NaN."""
+    model = parse(
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[3] a, float[3] b, int64[2] i) => (float y) {'
+        + f"{ZERO} one_ = Constant <value_ints = [1]> () two_ = Constant <value_ints = [3]> () d = Div (a, b) {nodes} "
+        + "y = ReduceSum <keepdims = 0> (s) }"
+    )
+    feeds = {"a": np.float32([0, 3, 2]), "b": np.float32([0, 2, 4]), "i": np.array([1, 2])}
+    graph = gradient(model, "b", "y")
+    found = run(graph, {v.name: feeds[v.name] for v in graph.graph.input})["b_grad"]
+    assert np.isnan(found[0]) and np.isfinite(found[1:]).all()

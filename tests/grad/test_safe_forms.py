@@ -68,6 +68,59 @@ ROOTS = {
     "two norms": """s = Mul (x, x) v = ReduceSum <keepdims = 0> (s, last) w = Mul (v, two) u = Mul (v, w) y = Sqrt (u)""",
 }
 
+# a row, or all rows, times itself
+COLUMN = "c = Unsqueeze (x, last) "
+ITSELF = {
+    "a row and a column": COLUMN + "r = Transpose <perm = [0, 2, 1]> (c) v = MatMul (r, c)",
+    "a column of its own": COLUMN + "one = Constant <value_ints = [1]> () r = Unsqueeze (x, one) v = MatMul (r, c)",
+    "a reshaped row": COLUMN + "s = Constant <value_ints = [0, 1, 4]> () r = Reshape (x, s) v = MatMul (r, c)",
+    "a contraction": "v = Einsum <equation = \"bi,bi->b\"> (x, x)",
+    "a contraction with the transpose": "t = Transpose (x) v = Einsum <equation = \"bi, ib -> b\"> (x, t)",
+    "a batch of contractions": "v = Einsum <equation = \"...i,...i->...\"> (x, x)",
+    "the product of two views": "s = Constant <value_ints = [3, 4]> () c = Reshape (x, s) m = Mul (x, c) v = ReduceSum (m, last)",
+}  # fmt: skip
+WHOLE = {
+    "a vector": "f = Reshape (x, minus) v = MatMul (f, f)",
+    "a Gemm": "f = Flatten <axis = 0> (x) v = Gemm <transB = 1> (f, f)",
+    "a Gemm of columns": "f = Flatten <axis = 2> (x) v = Gemm <transA = 1, alpha = 2.0> (f, f)",
+    "all elements": 'v = Einsum <equation = "ij,ij->"> (x, x)',
+    "a trace": 't = Transpose (x) v = Einsum <equation = "ij,ji->"> (x, t)',
+}
+
+
+@pytest.mark.parametrize("name", [*ITSELF, *WHOLE])
+def test_a_root_of_a_product_with_itself_passes_0_where_it_is_0(name: str) -> None:
+    if name in ITSELF:
+        safe, plain = guarded(written(ITSELF[name] + " y = Sqrt (v)", "N"))
+        assert (safe[1] == 0).all() and np.isnan(plain[1]).all()
+        return
+    text = f"minus = Constant <value_ints = [-1]> () {WHOLE[name]} y = Sqrt (v)"
+    graph = gradient(written(text, "N"), "x", adjoint="input")
+    shape = reference(written(text, "N"), {"x": X})["y"].shape
+    for x in (np.zeros_like(X), X):
+        found = run(graph, {"x": x, "y_grad": np.ones(shape, np.float32)})["x_grad"]
+        scale = 2**0.5 if "2.0" in text else 1.0
+        np.testing.assert_allclose(found, scale * x / (np.linalg.norm(x) or 1.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "t = Transpose (x) v = MatMul (x, t)",  # rows times other rows
+        'v = Einsum <equation = "bi,ci->bc"> (x, x)',
+        'v = Einsum <equation = "bi,bj->b"> (x, x)',
+        "v = Gemm <transB = 1> (x, x)",
+        "s = Constant <value_ints = [4, 3]> () c = Reshape (x, s) v = MatMul (x, c)",
+        "f = Flatten <axis = 0> (x) t = Transpose (x) u = Flatten <axis = 2> (t) v = MatMul (f, u)",
+    ],
+)
+def test_no_root_of_other_products(nodes: str) -> None:
+    on, off = (
+        gradient(written(f"{nodes} y = Sqrt (v)", "N"), "x", adjoint="input", safe=safe)
+        for safe in (True, False)
+    )
+    assert on.graph == off.graph
+
 
 @pytest.mark.parametrize("name", ROOTS)
 def test_a_root_of_squares_passes_0_where_it_is_0(name: str) -> None:

@@ -4,7 +4,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypeVar, cast
 
@@ -22,8 +22,8 @@ V = TypeVar("V", bound="Var | None")
 Axes = Sequence[int] | Var | None
 # the note of rules that use `beside_zeros`
 ZEROS = (
-    "zeros: the exact product of the others; derivatives of every order if two factors are 0, "
-    "of the first two orders if more are"
+    "zeros: the exact product of the others; derivatives of every order if three factors are 0, "
+    "of the first three orders if more are"
 )
 
 
@@ -77,15 +77,24 @@ def scaled(v: Var, factor: float) -> Var:
     return v if factor == 1.0 else v * factor
 
 
-def beside_zeros(product: Var, zeros: Var) -> tuple[Var, Var]:
-    """Returns a, b such that the product of all factors except the zero x is a (b - x).
+def beside_zeros(product: Var, x: Var, add: Callable[[Var], Var]) -> tuple[Var, Var, Var]:
+    """Returns a, b, c such that the product of all factors except the zero z is a + b z + c z^2.
 
-    `product` is the product of the factors that are not 0. `zeros` is the number of zero factors
-    less their sum: the sum is 0, but its derivative is not. With one zero, zeros = 1 - x, so b - x
-    is 1. With two, zeros = 2 - x - z, so b - x is the other zero z. With more, the product is 0,
-    which holds up to second derivatives.
+    product: that of the factors that are not 0. x: the factors. add: sums up a value of each
+    factor over the factors of one product.
+
+    The value of the polynomial is `product` beside one zero and else 0, but its derivatives are
+    those of the product: with m zeros of the sum s and the sum of squares q, the other zeros have
+    the sum t = s - z, and their product is (2 - m + t for m < 3, else 0) + (t^2 - q + z^2) / 2 if
+    m < 4. With more zeros the product is 0, which holds up to third derivatives.
     """
-    return op.Where(op.LessOrEqual(zeros, 2.0), product, 0.0), 2.0 - zeros
+    is_zero = op.Equal(x, 0.0)
+    zeros = op.Where(is_zero, x, 0.0)
+    count, total, squares = add(as_number(is_zero, x)), add(zeros), add(zeros * zeros)
+    few = op.Where(op.Less(count, 3.0), product, 0.0)
+    product = op.Where(op.Less(count, 4.0), product, 0.0)
+    pairs = (total * total - squares) * 0.5
+    return few * (2.0 - count + total) + product * pairs, -(few + product * total), product
 
 
 def axes_operand(axes: Axes) -> Any:

@@ -192,13 +192,15 @@ def _cum_prod(
     is_zero = op.Equal(x, 0.0)
     nonzero = op.Where(is_zero, 1.0, x)
     products = op.CumProd(nonzero, along, exclusive=exclusive, reverse=reverse)
-    zeros = op.CumSum(nonzero - x, along, exclusive=exclusive, reverse=reverse)
+
+    def before(v: Var) -> Var:
+        return op.CumSum(v, along, exclusive=exclusive, reverse=reverse)
 
     def gathered(v: Var) -> Var:
         return op.CumSum(v, along, exclusive=exclusive, reverse=1 - reverse)
 
-    a, b = beside_zeros(g * products, zeros)
-    return op.Where(is_zero, gathered(a * b) - gathered(a) * x, gathered(g * y) / nonzero)
+    a, b, c = map(gathered, beside_zeros(g * products, x, before))
+    return op.Where(is_zero, a + x * (b + x * c), gathered(g * y) / nonzero)
 
 
 vjp("CumProd", _cum_prod, notes=ZEROS)

@@ -80,9 +80,9 @@ def _prod(g: Var, y: Var, x: Var, r: _Reduction) -> Var:
     is_zero = op.Equal(x, 0.0)
     nonzero = op.Where(is_zero, 1.0, x)
     product = r.again(op.ReduceProd, nonzero)
-    zeros = r.again(op.ReduceSum, nonzero - x)
-    a, b = (r.back(v) for v in beside_zeros(g * product, zeros))
-    return op.Where(is_zero, a * (b - x), r.back(g * y) / nonzero)
+    found = beside_zeros(g * product, x, lambda v: r.again(op.ReduceSum, v))
+    a, b, c = (r.back(v) for v in found)
+    return op.Where(is_zero, a + x * (b + x * c), r.back(g * y) / nonzero)
 
 
 def _l2(g: Var, y: Var, x: Var, r: _Reduction) -> Var:

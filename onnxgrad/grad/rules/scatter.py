@@ -142,9 +142,10 @@ def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: 
     if reduction == "mul":
         is_zero = op.Equal(updates, 0.0)
         nonzero = op.Where(is_zero, 1.0, updates)
-        zeros = at.write(zeros_like(data), nonzero - updates, "add")
-        a, b = (at.read(v) for v in beside_zeros(g * at.write(data, nonzero, "mul"), zeros))
-        return op.Where(is_zero, a * (b - updates), at.read(g * y) / nonzero)
+        product, none = g * at.write(data, nonzero, "mul"), zeros_like(data)
+        found = beside_zeros(product, updates, lambda v: at.write(none, v, "add"))
+        a, b, c = (at.read(v) for v in found)
+        return op.Where(is_zero, a + updates * (b + updates * c), at.read(g * y) / nonzero)
     wins = op.Equal(updates, at.read(y))
     return op.Where(wins, at.read(g / _winners(y, data, updates, at)), 0.0)
 
