@@ -189,3 +189,8 @@ def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
     if len(shown) < len(report.values):
         yield f"{len(shown)} of {counted(len(report.values), 'value')} (-v shows all)"
     yield str(report)
+    looks = report.looks
+    yield cell(looks.line, "yellow" if looks.ended or looks.coverage.why else "dim")
+    if verbose:
+        details = (*(f"looked {words}" for words in looks.inputs), *looks.coverage.details)
+        yield from (cell(f"  {detail}", "dim") for detail in details)

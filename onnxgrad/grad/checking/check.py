@@ -229,8 +229,9 @@ class Check(ABC):
             given=given,
             spent=time.monotonic() - started,
             zeros={c.name for c in checks if c.zero and c.name in reaching},
-        ).checks()
-        checks = [further.get(c.name, c) if self.is_right(c) else c for c in checks]
+        )
+        elsewhere = further.checks()
+        checks = [elsewhere.get(c.name, c) if self.is_right(c) else c for c in checks]
         if found.kind == "gradient":
             checks = explained(self, checks, feeds, reaching, how.seed)
         values = (
@@ -250,6 +251,7 @@ class Check(ABC):
             found.notes,
             found.kind,
             branches_not_taken(source, feeds, self.files),
+            looks=further.looks(),
         )
 
     def is_right(self, check: ValueCheck) -> bool:

@@ -19,12 +19,13 @@ from onnx import ModelProto
 from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad.checking.line import spot
 from onnxgrad.grad.checking.looks import Checked, Look
-from onnxgrad.grad.checking.report import ValueCheck
+from onnxgrad.grad.checking.report import Looks, ValueCheck
 from onnxgrad.grad.checking.vectors import flat
 from onnxgrad.grad.derivatives.casadi import KINDS
 from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import DECISIONS, progress
 from onnxgrad.verify.coverage.goals import Wishes, filled, parted, solved
+from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
 from onnxgrad.verify.feeds.data_flow import DataFlow
 from onnxgrad.verify.feeds.dims import dim_plans
 from onnxgrad.verify.feeds.edge_cases import SEARCH, Variation
@@ -67,7 +68,8 @@ class FurtherInputs:
         self.exact = Float64(check.files.runnable(check.graph))
         self.reference = Float64(check.files.runnable(check.probe.model))
         self.feeder = Feeder(check.source)
-        self.count = ("further", os.getpid(), next(_MARKS))
+        self.count = _count()
+        self.compared = False  # whether the graph's coverage is that of a comparison
         left = current().left()
         seconds = min(max(_LEAST_SECONDS, spent * _PART_OF_CHECK), left * _PART_OF_REST)
         self.deadline = time.monotonic() + seconds
@@ -75,10 +77,13 @@ class FurtherInputs:
         # what is wrong, and the values that are 0 at the usual inputs and right elsewhere
         self.wrong: dict[str, ValueCheck] = {}
         self.zeros, self.right = set(zeros), dict[str, ValueCheck]()
+        self.inputs: list[str] = []  # descriptions of those at which derivatives were compared
+        self.ended = False  # whether the time was up before all were
 
     def checks(self) -> Mapping[str, ValueCheck]:
         """Returns the checks of wrong values, and of those that are only 0 at the usual inputs."""
         self._look(self.usual, "in float64")
+        self.inputs.clear()
         if all(name in self.given for name in self.usual):
             return self.wrong
         for scale in _SCALES:
@@ -93,6 +98,15 @@ class FurtherInputs:
         for how in _MASKS if self.zeros - self.right.keys() else ():
             self._look(self._feeds(self.dims, how), f"with {how}" if str(how) else "")
         return {**self.right, **self.wrong}
+
+    def looks(self) -> Looks:
+        """Returns the inputs that were compared, and the coverage of the graph by these."""
+        try:
+            items = self.exact.covered(self.count) if self.compared else []
+        except OnnxgradError as error:
+            return Looks(tuple(self.inputs), self.ended, Coverage(why=str(error)))
+        found = Coverage(tuple(i for i in items if i.kind in DECISIONS))
+        return Looks(tuple(self.inputs), self.ended, found if self.compared else NOTHING_RAN)
 
     # ---- feeds -----------------------------------------------------------------------------------
 
@@ -142,14 +156,24 @@ class FurtherInputs:
 
     def _look(self, feeds: Mapping[str, Any], words: str, *, deployed: bool = False) -> bool:
         """Compares derivatives with differences at these feeds. Returns whether the targets are
-        finite there.
+        finite there, or the time is up. Only a comparison that ended in time adds to the coverage.
         """
         if self._left() <= 0:
+            self.ended = True
             return True
+        self._score("mark")
         # the model need not run here, nor be finite
         with contextlib.suppress(OnnxgradError), np.errstate(all="ignore"):
-            return self._compared(feeds, words, deployed)
-        return False
+            if self._compared(feeds, words, deployed) and self._left() > 0:
+                self.inputs.append(words or "with another seed")
+                self.compared = True
+                self._score("keep")
+                return True
+        self.ended = self.ended or self._left() <= 0
+        self._score("back")
+        if not self.compared:  # nothing was saved before the first run
+            self.count = _count()
+        return self.ended
 
     def _counting(
         self, model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
@@ -253,14 +277,19 @@ class FurtherInputs:
     def _better(self, feeds: Mapping[str, Any], words: str) -> bool:
         """Looks at feeds if they reach more."""
         if self._left() <= 0:
+            self.ended = True
             return False
-        before = self._score("mark")[0]
+        before, more = self._score("mark")[0], False
         with contextlib.suppress(OnnxgradError), np.errstate(all="ignore"):
             self._count(feeds)
-            if self._score()[0] > before:
-                return self._look(feeds, words)
+            more = self._score()[0] > before
         self._score("back")
-        return False
+        return more and self._look(feeds, words)
+
+
+def _count() -> object:
+    """Returns a new number for the runs that are counted together."""
+    return "further", os.getpid(), next(_MARKS)
 
 
 # inputs at which a value that was 0 may matter

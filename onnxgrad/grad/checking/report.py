@@ -11,6 +11,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound, Bounds
+from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
 from onnxgrad.wording import counted, first_of, option, text_html, told_apart
 
 _NAMED = 5
@@ -58,15 +59,38 @@ class ValueCheck(Plain):
 
 
 @dataclass(frozen=True)
+class Looks(Plain):
+    """The inputs beside the usual ones at which derivatives were compared with differences.
+
+    inputs: a description of each. ended: whether the time was up before all had been compared.
+    coverage: the thresholds, branches and loop turns of the derivative's graph that the usual
+    inputs and these reached.
+    """
+
+    json_keys = "line inputs ended coverage"
+
+    inputs: tuple[str, ...] = ()
+    ended: bool = False
+    coverage: Coverage = NOTHING_RAN
+
+    @property
+    def line(self) -> str:
+        """All counts in one line."""
+        ended = ", then the time was up" if self.ended else ""
+        line = f"looked at {counted(len(self.inputs), 'further input')}{ended}"
+        return f"{line}; {self.coverage.line}" if self.coverage.line else line
+
+
+@dataclass(frozen=True)
 class GradientReport(Plain):
     """The results of a check. The report is true if it is `ok`: every judged value is within its
     tolerance, and at least one of them is not 0 = 0. If every value is unreachable, 0 is the proof.
 
     tolerance: the largest of the values' tolerances. untaken: branches of an If that did not run,
-    so that their rules are not checked.
+    so that their rules are not checked. looks: the further inputs, and what they reached.
     """
 
-    json_keys = "ok verdict unproved tolerance bounds provider worst values notes untaken"
+    json_keys = "ok verdict unproved tolerance bounds provider worst values notes untaken looks"
 
     values: tuple[ValueCheck, ...]
     tolerance: float
@@ -75,6 +99,7 @@ class GradientReport(Plain):
     what: str = "gradient"
     untaken: tuple[str, ...] = ()
     bounds: str = ""  # the user's bounds, which replace the tolerances
+    looks: Looks = Looks()
 
     @property
     def ok(self) -> bool:

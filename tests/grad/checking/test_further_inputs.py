@@ -11,6 +11,8 @@ import pytest
 
 from onnxgrad import check_gradient, op, temporary_rules
 from onnxgrad.grad import vjp
+from onnxgrad.grad.checking.further_inputs import FurtherInputs
+from onnxgrad.grad.checking.looks import Look
 from tests.helpers import parse
 
 CONSTANTS = "float low = {0}, float six = {6}, float big = {1000000}, int64 at = {0}"
@@ -88,3 +90,54 @@ def test_the_right_rules_of_the_same_models_agree() -> None:
     for nodes, _, _, *text in WRONG.values():
         report = check_gradient(model(nodes, *text), "x")
         assert report.verdict == "agrees", f"{nodes}: {report}"
+
+
+def test_the_report_says_what_was_looked_at_and_reached() -> None:
+    looks = check_gradient(
+        model("b = Clip (x, low, six) k = Greater (b, big) u = Where (k, x, b)")
+    ).looks
+    assert len(looks.inputs) >= 5 and "at scale 8" in looks.inputs and not looks.ended
+    (missed,) = looks.coverage.missed
+    assert "never true" in missed
+    assert looks.line.startswith(f"looked at {len(looks.inputs)} further inputs; covered: ")
+    assert looks.line.endswith(f"; not reached: {missed}")
+    found = looks.to_dict()
+    assert found["inputs"] == list(looks.inputs) and found["coverage"]["share"] < 1
+
+
+def test_inputs_that_the_user_gave_leave_nothing_to_look_at() -> None:
+    x = np.ones((2, 8), np.float32)
+    looks = check_gradient(model("u = Clip (x, low, six)"), inputs={"x": x}).looks
+    assert looks.inputs == () and not looks.ended
+    assert looks.line.startswith("looked at 0 further inputs; covered: 0 of ")
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_comparison_that_the_time_ended_is_not_said(
+    after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time ends within a comparison, whose run of the graph was counted already."""
+    given = model("u = Clip (x, low, six)")
+    plain = check_gradient(given).looks
+    joint, init, turns = Look.joint, FurtherInputs.__init__, iter(range(100))
+    made: list[FurtherInputs] = []
+
+    def remembered(self: FurtherInputs, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        made.append(self)
+
+    def ending(self: Look) -> None:
+        joint(self)
+        if next(turns) == after:
+            made[0].deadline = 0.0
+
+    monkeypatch.setattr(FurtherInputs, "__init__", remembered)
+    monkeypatch.setattr(Look, "joint", ending)
+    looks = check_gradient(given).looks
+    # the first comparison is at the usual inputs
+    assert looks.ended and looks.inputs == plain.inputs[: max(after - 1, 0)]
+    assert ", then the time was up; covered: " in looks.line
+    assert not plain.ended and plain.coverage.share == 1.0
+    assert (looks.coverage.why == "nothing ran") == (after == 0)
+    if after == 1:  # the run at scale 8 reached the upper bound, but its comparison came late
+        assert 0 < (looks.coverage.share or 0.0) < 1
