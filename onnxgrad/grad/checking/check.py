@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -31,7 +31,7 @@ from onnxgrad.grad.autocast import widened
 from onnxgrad.grad.checking.differences import compare, directions
 from onnxgrad.grad.checking.further_inputs import FurtherInputs
 from onnxgrad.grad.checking.line import Line, place
-from onnxgrad.grad.checking.looks import Directional, along_gradients
+from onnxgrad.grad.checking.looks import Checked, Directional, Motion, along_gradients
 from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
@@ -141,16 +141,9 @@ def _in_turn(
 
 
 @dataclass
-class Check(ABC):
-    """A graph of derivatives and the model `forward` whose differences it is compared with.
+class Check(Checked):
+    """The comparison of a graph of derivatives, and its report."""
 
-    source: the model from which the graph was formed. files: where the weights of all these lie.
-    """
-
-    source: ModelProto
-    files: Files
-    forward: ModelProto
-    found: Gradient | Derivative
     wrt: Wrt
     how: Conditions
     stops: Sequence[str] = ()
@@ -189,17 +182,6 @@ class Check(ABC):
             **{probe.deltas[name]: zero for name, zero in zeros.items()},
             **{probe.held[name]: value for name, value in held.items()},
         }
-
-    @abstractmethod
-    def along(
-        self,
-        run: Run,
-        feeds: Mapping[str, Any],
-        base: Mapping[str, Any],
-        seed: int,
-        moves: Mapping[str, Flat] | None = None,
-    ) -> Directional:
-        """Returns the derivatives at the feeds along directions, as `Checked.along`."""
 
     @cached_property
     def limits(self) -> Mapping[str, float]:
@@ -275,11 +257,10 @@ class _GradientCheck(Check):
         reference = Float64(self.files.runnable(probe.model))
         feeds, base = where_finite(reference, probe, self.still, feeds, given=given)
         rng = np.random.default_rng(self.how.seed)
-        weights = {t: _adjoint(rng, base[out], found, t) for t, out in probe.outputs.items()}
+        weights = self.weights(rng, base)
         given_all = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
         gradients = self._gradients(feeds, given_all, base)
-        onto = {probe.outputs[t]: w for t, w in weights.items()}
-        where = place(reference, self.still(feeds), onto, base)
+        where = place(reference, self.still(feeds), self.onto(weights), base)
         checks = []
         look = Rounding(self.graph, given_all, found.results, self.source, self.files)
         norms = (float(np.linalg.norm(flat(g))) for g in gradients.values())
@@ -296,22 +277,15 @@ class _GradientCheck(Check):
             checks.append(check)
         return checks
 
-    def along(
-        self,
-        run: Run,
-        feeds: Mapping[str, Any],
-        base: Mapping[str, Any],
-        seed: int,
-        moves: Mapping[str, Flat] | None = None,
-    ) -> Directional:
-        found, rng = self.found, np.random.default_rng(seed)
-        weights = {t: _adjoint(rng, base[o], found, t) for t, o in self.probe.outputs.items()}
-        given = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
-        results = run(self.graph, given, outputs=list(found.results.values()))
+    def weights(self, rng: np.random.Generator, base: Mapping[str, Any]) -> dict[str, Flat]:
+        return {t: _adjoint(rng, base[o], self.found, t) for t, o in self.probe.outputs.items()}
+
+    def derivatives(self, motion: Motion) -> Directional:
+        found, weights = self.found, motion.weights
+        given = {**motion.feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
+        results = motion.run(self.graph, given, outputs=list(found.results.values()))
         gradients = {n: flat(results[out]) for n, out in found.results.items()}
-        onto = {self.probe.outputs[t]: w for t, w in weights.items()}
-        moves = moves or {n: np.asarray(rng.standard_normal(g.shape)) for n, g in gradients.items()}
-        return along_gradients(onto, gradients, moves)
+        return along_gradients(self.onto(weights), gradients, motion.moves)
 
     def _in_float64(
         self, given: Mapping[str, Any], feeds: Mapping[str, Any], outputs: Sequence[str]

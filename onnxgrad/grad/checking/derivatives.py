@@ -25,8 +25,7 @@ from onnxgrad.grad.checking.check import (
 )
 from onnxgrad.grad.checking.differences import DIRECTIONS, NO_SIZE, Trial, on_one_scale, verdict
 from onnxgrad.grad.checking.line import Line, place
-from onnxgrad.grad.checking.looks import Directional
-from onnxgrad.grad.checking.probe import Run
+from onnxgrad.grad.checking.looks import Directional, Motion
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
 from onnxgrad.grad.derivatives.casadi import sibling
@@ -119,26 +118,15 @@ class _ProductCheck(Check):
             for name in self.found.values
         ]
 
-    def along(
-        self,
-        run: Run,
-        feeds: Mapping[str, Any],
-        base: Mapping[str, Any],
-        seed: int,
-        moves: Mapping[str, Flat] | None = None,
-    ) -> Directional:
-        rng, outputs = np.random.default_rng(seed), self.probe.outputs
-        weights: dict[str, Flat] = {
-            t: np.asarray(rng.standard_normal(np.shape(base[outputs[t]])))
-            for t in self.found.targets
-        }
-        moves = moves or {
-            n: np.asarray(rng.standard_normal(np.shape(base[n]))) for n in self.found.values
-        }
-        found = self._slopes(run, feeds, moves, weights)
+    def weights(self, rng: np.random.Generator, base: Mapping[str, Any]) -> dict[str, Flat]:
+        shapes = {t: np.shape(base[self.probe.outputs[t]]) for t in self.found.targets}
+        return {t: np.asarray(rng.standard_normal(shape)) for t, shape in shapes.items()}
+
+    def derivatives(self, motion: Motion) -> Directional:
+        found = self._slopes(motion)
         return Directional(
-            {outputs[t]: w for t, w in weights.items()},
-            moves,
+            self.onto(motion.weights),
+            motion.moves,
             {n: got for n, (got, _) in found.items()},
             {n: size for n, (_, size) in found.items()},
         )
@@ -147,16 +135,13 @@ class _ProductCheck(Check):
         """Returns a trial for every value, with a random direction and random weights of the
         targets, and the size of the largest product.
         """
-        named = {t: self.probe.outputs[t] for t in self.found.targets}
-        weights = {
-            t: np.asarray(rng.standard_normal(np.shape(at.base[o]))) for t, o in named.items()
-        }
-        where = place(at.reference, at.still, {named[t]: w for t, w in weights.items()}, at.base)
+        weights = self.weights(rng, at.base)
+        where = place(at.reference, at.still, self.onto(weights), at.base)
         moves: dict[str, Flat] = {
             n: np.asarray(rng.standard_normal(np.shape(at.base[n]))) for n in self.found.values
         }
         trials = {}
-        found = self._slopes(self.run, at.feeds, moves, weights)
+        found = self._slopes(Motion(self.run, at.feeds, weights, moves))
         for name, (got, size) in found.items():
             largest = float(np.abs(flat(at.base[name])).max(initial=0.0))
             line = Line(where, self.probe.deltas[name], moves[name], largest)
@@ -165,32 +150,24 @@ class _ProductCheck(Check):
         sizes = [size for _, size in found.values() if np.isfinite(size)]
         return trials, max(sizes, default=0.0)
 
-    def _slopes(
-        self,
-        run: Run,
-        feeds: Mapping[str, Any],
-        directions: Mapping[str, Flat],
-        weights: Mapping[str, Flat],
-    ) -> dict[str, tuple[float, float]]:
+    def _slopes(self, motion: Motion) -> dict[str, tuple[float, float]]:
         """Returns for each value <u, J v> and the norm of J v (of J'u for CasADi's adj)."""
         if self.found.kind == "adj":
-            adjoints = self._adjoints(run, feeds, weights)
+            adjoints = self._adjoints(motion)
             return {
                 n: (float(np.sum(adjoints[n] * v)), _size([adjoints[n]]))
-                for n, v in directions.items()
+                for n, v in motion.moves.items()
             }
         return {
-            n: (sum(float(np.sum(w * p[t])) for t, w in weights.items()), _size(p.values()))
-            for n, p in self._products(run, feeds, directions, weights).items()
+            n: (sum(float(np.sum(w * p[t])) for t, w in motion.weights.items()), _size(p.values()))
+            for n, p in self._products(motion).items()
         }
 
-    def _adjoints(
-        self, run: Run, feeds: Mapping[str, Any], weights: Mapping[str, Flat]
-    ) -> dict[str, Flat]:
+    def _adjoints(self, motion: Motion) -> dict[str, Flat]:
         """Returns J'u for each value."""
-        made = self.found
-        seeds = {made.seeds[t]: side_by_side(w) for t, w in weights.items()}
-        found = run(
+        made, feeds = self.found, motion.feeds
+        seeds = {made.seeds[t]: side_by_side(w) for t, w in motion.weights.items()}
+        found = motion.run(
             self.graph, {**feeds, **self._typed(seeds)}, outputs=list(made.results.values())
         )
         return {n: middle(flat(found[out]), np.shape(feeds[n])) for n, out in made.results.items()}
@@ -199,14 +176,9 @@ class _ProductCheck(Check):
         types = {v.name: v.dtype for v in self.found.program.main.inputs}
         return {name: v.astype(numpy_dtype(types[name])) for name, v in feeds.items()}
 
-    def _products(
-        self,
-        run: Run,
-        feeds: Mapping[str, Any],
-        directions: Mapping[str, Flat],
-        weights: Mapping[str, Flat],
-    ) -> dict[str, dict[str, Flat]]:
+    def _products(self, motion: Motion) -> dict[str, dict[str, Flat]]:
         """Returns J v by value and target; only that value moves."""
+        run, feeds, directions = motion.run, motion.feeds, motion.moves
         made = self.found
         if made.kind == "jacobian":
             found = run(self.graph, feeds, outputs=list(made.results.values()))
@@ -234,7 +206,7 @@ class _ProductCheck(Check):
             moved = {made.tangents[n]: side_by_side(v) if packed else v for n, v in only.items()}
             found = run(self.graph, {**feeds, **self._typed(moved)}, outputs=outputs)
             products[name] = {
-                t: middle(flat(found[out]), weights[t].shape) if packed else flat(found[out])
+                t: middle(flat(found[out]), motion.weights[t].shape) if packed else flat(found[out])
                 for t, out in by_target.items()
             }
         return products

@@ -7,10 +7,11 @@ Elements of large derivatives move less than others, so that small ones count as
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto
@@ -95,23 +96,51 @@ def _parts(g: Flat, part: float) -> Flat:
     return np.where(sizes > floor, floor / np.maximum(sizes, NO_SIZE), 1.0)
 
 
-class Checked(Protocol):
-    """The parts of a `Check` that are needed here."""
+@dataclass(frozen=True)
+class Motion:
+    """A run of a derivative's graph by `run` at the feeds. Each value moves along its direction in
+    `moves`; `weights` are those of the targets, by target.
+    """
+
+    run: Run
+    feeds: Mapping[str, Any]
+    weights: Mapping[str, Flat]
+    moves: Mapping[str, Flat]
+
+
+@dataclass
+class Checked(ABC):
+    """A graph of derivatives and the model `forward` whose differences it is compared with.
+
+    source: the model from which the graph was formed. files: where the weights of all these lie.
+    """
 
     source: ModelProto
     files: Files
-    graph: ModelProto
+    forward: ModelProto
     found: Gradient | Derivative
-    probe: Probe
-    run: Run
-    dtypes: dict[str, int]
+
+    graph: ModelProto = field(init=False)
+    probe: Probe = field(init=False)
+    run: Run = field(init=False)
+    dtypes: dict[str, int] = field(init=False)
 
     @property
+    @abstractmethod
     def limits(self) -> Mapping[str, float]:
         """The error allowed for each value."""
 
+    @abstractmethod
     def still(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the feeds of the probe with nothing moved."""
+
+    @abstractmethod
+    def weights(self, rng: np.random.Generator, base: Mapping[str, Any]) -> dict[str, Flat]:
+        """Draws the weight of each target, of the shape of its value in `base`."""
+
+    @abstractmethod
+    def derivatives(self, motion: Motion) -> Directional:
+        """Returns the derivatives along the directions of a motion."""
 
     def along(
         self,
@@ -124,6 +153,16 @@ class Checked(Protocol):
         """Returns the derivatives at the feeds, computed by `run`, along `moves` or along random
         directions. base: the results of the probe, or others of the same shapes.
         """
+        rng = np.random.default_rng(seed)
+        weights = self.weights(rng, base)
+        moves = moves or {
+            n: np.asarray(rng.standard_normal(flat(base[n]).shape)) for n in self.found.values
+        }
+        return self.derivatives(Motion(run, feeds, weights, moves))
+
+    def onto(self, weights: Mapping[str, Flat]) -> dict[str, Flat]:
+        """Returns the weights of the probe's targets."""
+        return {self.probe.outputs[t]: w for t, w in weights.items()}
 
 
 @dataclass

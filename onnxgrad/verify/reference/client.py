@@ -69,11 +69,19 @@ class Float64:
                    }  # fmt: skip
         limit = float("inf") if seconds is None else seconds + _GRACE
         wanted = None if outputs is None else list(outputs)
+        # the child remembers the inputs that do not move
+        only = {moved[1]: feeds[moved[1]]} if moved is not None and moved[1] in feeds else None
         with held("float64") as child:
-            found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
+
+            def ask(given: Feeds, short: bool) -> Any:
+                how = {**options, "short": short}
+                return _ask(child, limit, "exact.run", self._key, dict(given), wanted, how)
+
+            found = ask(feeds, False) if only is None else ask(only, True)
             if found is None:  # the child has not compiled it, or has dropped it
                 self._open(child, limit)
-                found = _ask(child, limit, "exact.run", self._key, dict(feeds), wanted, options)
+            if found is None or found is False:
+                found = ask(feeds, False)
         return cast("dict[str, Value]", found)
 
     def prepare(self, seconds: float) -> None:

@@ -133,7 +133,8 @@ class Reference:
         self.targets = Targets(model)
         self._counted: object = None
         self._partial: _Partial | None = None
-        self._base: tuple[object, Mapping[str, Any]] = (None, {})
+        # a mark; the values, and the inputs, of the run in which no input was moved
+        self._base: tuple[object, Mapping[str, Any], Mapping[str, Any]] = (None, {}, {})
         self.compiled = self.graph(model.graph, domains.versions(model.opset_import))
 
     def run(
@@ -156,7 +157,8 @@ class Reference:
 
         `moved`: a mark, and the only input in which this run differs from all runs with the same
         mark. Values that do not depend on that input are computed once. An empty name stands for
-        the run in which no input is moved; its values are kept if they are not too large.
+        the run in which no input is moved; its values are kept if they are not too large. If its
+        inputs are (`remembers`), `feeds` may have the moved input alone.
 
         `count`: adds the coverage of this run to that of the runs with the same `count`
         (`covered`).
@@ -169,13 +171,15 @@ class Reference:
         or after `seconds`.
         """
         graph = self.compiled
+        same = self._base[2] if moved is not None and moved[1] and self.remembers(moved[0]) else {}
         if count is not None and count != self._counted:
             if self._counted is not None:
                 self.targets.forget()
             self._counted = count
         for name in graph.inputs:
             optional = self.declared[name].WhichOneof("value") == "optional_type"
-            if name not in feeds and name not in graph.initial and not optional:
+            given = name in feeds or name in same or name in graph.initial
+            if not given and not optional:
                 raise InputError(f"input {name!r} has no value")
         deadline = None if seconds is None else time.monotonic() + seconds
         with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -191,20 +195,30 @@ class Reference:
                 None if rounded is None else MovedConstants(rounded, seed),
             )
             defaults = graph.constants(clock)
-            arguments = [widen(feeds[n]) if n in feeds else defaults.get(n) for n in graph.inputs]
+            arguments = [
+                widen(feeds[n]) if n in feeds else same.get(n, defaults.get(n))
+                for n in graph.inputs
+            ]
             wanted = graph.outputs if outputs is None else tuple(outputs)
             if moved is not None and moved[1]:
                 return dict(zip(wanted, self._behind(moved, wanted).run(arguments, clock)))
             kept = None if moved is None else Kept(_MOST_KEPT)
             found = dict(zip(graph.outputs, graph.run(arguments, {}, clock, kept)))
             if moved is not None and kept is not None:
-                self._base = moved[0], kept.values
+                inputs = Kept(_MOST_KEPT)
+                for name, value in zip(graph.inputs, arguments):
+                    inputs.add(name, value)
+                self._base = moved[0], kept.values, inputs.values
         return {name: found[name] for name in wanted}
+
+    def remembers(self, mark: object) -> bool:
+        """Returns whether the inputs of the run with this mark that moved none are kept."""
+        return self._base[0] == mark and len(self._base[2]) == len(self.compiled.inputs)
 
     def _behind(self, moved: tuple[object, str], wanted: tuple[str, ...]) -> _Partial:
         if self._partial is None or self._partial.key != (moved, wanted):
             self._partial = None  # free the old values first: they are large
-            mark, known = self._base
+            mark, known, _ = self._base
             self._partial = _Partial(
                 (moved, wanted), self.compiled, known if mark == moved[0] else {}
             )

@@ -54,14 +54,16 @@ class References:
     def run(
         self, key: str, feeds: Mapping[str, Any], outputs: list[str] | None, options: dict[str, Any]
     ) -> Any:
-        """Returns the `outputs` of `Reference.run`, or None if `key` is not open. `everywhere`:
-        jitter moves every result that rounds, not only sums. `deployed`: it moves them by the
-        measured errors of onnxruntime.
+        """Returns the `outputs` of `Reference.run`; None if `key` is not open, False if the feeds
+        lack inputs that the model does not remember. `everywhere`: jitter moves every result that
+        rounds, not only sums. `deployed`: it moves them by the measured errors of onnxruntime.
         """
         reference = self._open.get(key)
         if reference is None:
             return None
         self._open.move_to_end(key)
+        if options.pop("short", False) and not reference.remembers(options["moved"][0]):
+            return False
         if options["count"] is not None:
             self._latest = self._counted[key] = options["count"]
         everywhere, deployed = options.pop("everywhere"), options.pop("deployed")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+from onnxgrad.verify.reference import client
+from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.server import References
 from tests.helpers import parse
 
@@ -37,3 +40,29 @@ def test_other_models_do_not_replace_those_whose_runs_are_counted() -> None:
         "candidate", "proof", ""
     )
     assert _run(references, "lookup", None) is None
+
+
+def test_inputs_that_do_not_move_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child remembers them by mark; a child that does not is sent all of them."""
+    sent: list[int] = []
+    ask = client._ask
+
+    def counting(child: Any, timeout: float, verb: str, *arguments: Any) -> Any:
+        if verb == "exact.run":
+            sent.append(len(arguments[1]))
+        return ask(child, timeout, verb, *arguments)
+
+    monkeypatch.setattr(client, "_ask", counting)
+    model = Float64(
+        parse(
+            "g (float[2] x, float[2] a, float[2] b) => (float[2] y) { s = Mul (a, x) y = Add (s, b) }"
+        )
+    )
+    feeds = {"x": np.float32([2, 3]), "a": np.zeros(2), "b": np.zeros(2)}
+    model.run(feeds, outputs=["y"], moved=("one", ""))
+    assert model.run({**feeds, "a": np.ones(2)}, moved=("one", "a"))["y"].tolist() == [2, 3]
+    assert model.run({**feeds, "b": np.ones(2)}, moved=("one", "b"))["y"].tolist() == [1, 1]
+    assert sent[-2:] == [1, 1]
+    other = {**feeds, "x": np.float32([5, 7])}
+    assert model.run({**other, "a": np.ones(2)}, moved=("two", "a"))["y"].tolist() == [5, 7]
+    assert sent[-2:] == [1, 3]
