@@ -282,6 +282,9 @@ def missing(binding: Binding) -> InputError:
             "onnxruntime optimised this file for the memory layout of one machine; save it with "
             "graph_optimization_level ORT_ENABLE_EXTENDED, or differentiate the original"
         )
+    unknown = domains.unknown_operator(binding.domain, binding.op)
+    if unknown:
+        return InputError(f"unknown operator at '{binding}': {unknown}")
     if reason:
         return InputError(f"no gradient rule for {name} at '{binding}': {reason}")
     return InputError(

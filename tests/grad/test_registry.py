@@ -36,3 +36,13 @@ def test_domains_are_not_ignored() -> None:
 def test_two_rules_for_one_operator_are_refused() -> None:
     with pytest.raises(InputError, match="Tanh has a gradient rule already"):
         vjp("Tanh", lambda g, y, x: g)
+
+
+@pytest.mark.parametrize("domain", ["ai.onnx.ml", "ai.onnx.preview.training"])
+def test_an_operator_that_an_official_domain_does_not_have_is_unknown(domain: str) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 20, "{domain}" : 1]> '
+        f"g (float[2] x) => (float[2] y) {{ y = {domain}.Twice (x) }}"
+    )
+    with pytest.raises(InputError, match=f"unknown operator at .*{domain} has no operator 'Twice'"):
+        gradient(model, "x", adjoint="input")
