@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from onnxgrad.errors import InputError
 from onnxgrad.grad.derivatives.derivative import (
     Derivative,
+    depending_on,
     drop_input,
     drop_outputs,
     drop_parts,
@@ -95,6 +97,7 @@ def hessian_products(
     check_names(tangents)
     first = differentiate(program, wrt, target, simplify=False, names="{}_grad", stop=stop)
     gradients = dict(first.adjoints)
+    _check_independent(first)
     second = differentiate(
         first.program,
         list(gradients),
@@ -110,3 +113,18 @@ def hessian_products(
     results, notes = dict(second.adjoints), (*first.notes, *second.notes)
     targets = tuple(gradients.values())
     return Derivative(program, "hvp", targets, results, inputs, notes=notes, stops=first.stops)
+
+
+def _check_independent(first: Gradient) -> None:
+    """Raises InputError if a value depends on another one: the formulas of the gradient read it,
+    and would move with it.
+    """
+    block = first.program.main
+    given = {v.name: v for v in block.vars() if v.name in first.adjoints}
+    for name, v in given.items():
+        others = [other for other in given.values() if other is not v]
+        if v.definition in depending_on(block, others) and name not in first.stops:
+            raise InputError(
+                f"{name} depends on other values of wrt: form the product by one of them at a time,"
+                f" or stop at {name}"
+            )

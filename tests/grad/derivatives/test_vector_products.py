@@ -102,6 +102,18 @@ NETWORK = (
 )
 
 
+@pytest.mark.parametrize("of", ["hvp", "hessian"])
+def test_a_value_and_what_it_depends_on_are_refused(of: str) -> None:
+    """The formula of Tanh's gradient reads t: it would move with t, and its part of x's gradient be another."""
+    model = parse("""g (float[3,4] x, float[4,5] w) => (float y) {
+        p = MatMul (x, w)  t = Tanh (p)  q = Mul (t, t)  y = ReduceSum <keepdims = 0> (q) }""")
+    with pytest.raises(InputError, match=r"t depends on other values of wrt: .* or stop at t"):
+        onnxgrad.check_product(model, ["x", "t"], "y", of=of)
+    for wrt, stop in ((["t"], None), (["x", "t"], "t")):
+        assert onnxgrad.check_product(model, wrt, "y", of=of, stop=stop).verdict == "agrees"
+    assert onnxgrad.check_product(model, ["x", "t"], "y", of="jacobian").verdict == "agrees"
+
+
 @pytest.mark.parametrize("checkpoint", [None, "auto"])
 def test_a_network_with_a_symbolic_batch(checkpoint: str | None) -> None:
     """Against differences of the first gradient, at two batches; by inputs and weights, mixed derivatives included."""
