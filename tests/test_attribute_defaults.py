@@ -24,7 +24,7 @@ OTHERS = {
     ("ir/protobufs.py", "offset"), ("ir/storage/external_data.py", "offset"),
     ("train/engines/session.py", "offset"), ("ir/emission/emit.py", "to"),
     ("ir/type_inference/closed_forms.py", "n_targets"), ("grad/rules/onnxruntime/fused.py", "activation"),
-    ("laws/composites/lower_composites.py", "epsilon"),
+    ("laws/composites/lower_composites.py", "epsilon"), ("verify/exact/kernels/products.py", "epsilon"),
     # of onnxruntime's operators
     ("grad/rules/onnxruntime/quantized.py", "transB"), ("grad/rules/onnxruntime/quantized.py", "block_size"),
 }  # fmt: skip

@@ -16,7 +16,6 @@ import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, OnnxgradError
-from onnxgrad.grad.weights.kept import check_replaceable
 from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
@@ -106,6 +105,9 @@ def edited(
     for name, array in bound.items():
         _bind(made, name, array)
     if freed:
+        # `optimize` imports this module, and no gradients
+        from onnxgrad.grad.weights.kept import check_replaceable
+
         check_replaceable(made, freed, "a new value of")
         hide_weight_inputs(made)
     for name in freed:

@@ -19,7 +19,7 @@ I = {k: np.array(v, np.int64) for k, v in {"spatial": [1, -2], "channel": [-1], 
      "parts": [2, 3], "few": [1, 0, 2, 3]}.items()}  # fmt: skip
 
 SAME_RANK = {
-    **{f"{f} of one": f"r = {f}(a)" for f in permeable._UNARY if f not in ("Not", "Cast", "Clip")},
+    **{f"{f} of one": f"r = {f}(a)" for f in permeable._UNARY if f not in ("Not", "Cast", "Clip", "Swish")},
     "Clip": "r = Clip(a, one)", "Cast": "c = Cast<to=11>(a) r = Cast<to=1>(c)",
     "Not": "m = Less(a, one) n = Not(m) r = Where(n, a, one)",
     **{f"{f} of a row": f"r = {f}(a, row)" for f in ("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu", "Sum", "Mean")},
@@ -65,6 +65,10 @@ def test_nothing_is_transposed(what: str, opset: int) -> None:
     if since.get(what if what in since else what.partition(" ")[0], 0) > opset:
         pytest.skip("a later operator, or operand")
     check(SAME_RANK[what], f"y = {OUT}(r)", opset)
+
+
+def test_an_operator_of_opset_24() -> None:
+    check("r = Swish(a)", f"y = {OUT}(r)", 24)
 
 
 @pytest.mark.parametrize("what", LOWER)
