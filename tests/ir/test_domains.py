@@ -89,11 +89,12 @@ def _sets() -> Iterator[tuple[str, set[str], bool]]:
 
 def test_sets_of_operators_are_families_with_named_exceptions() -> None:
     """A set that lists six members of a family and does not name it is a copy, which drifts."""
+    families, sets = _families(), list(_sets())
     copies = {
         f"{where} copies {family}"
-        for where, names, built in _sets()
-        for family, members in _families().items()
+        for where, names, built in sets
+        for family, members in families.items()
         if not built and len(names & members) >= 6 and where not in MEASURED
     }
     assert not copies
-    assert MEASURED.keys() <= {where for where, *_ in _sets()}
+    assert MEASURED.keys() <= {where for where, *_ in sets}

@@ -76,8 +76,11 @@ def test_a_target_of_the_model_is_held_fixed() -> None:
     model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Tanh (x) }")
     found = run(onnxgrad.gradient(model, loss="mse{target=y}"), {"x": X})
     assert found["loss"] == 0.0
-    with pytest.raises(InputError, match="held fixed"):
-        onnxgrad.jvp(model, loss="mse{target=y}")
+    moved = {"x": X, "x_tangent": np.cos(X)}
+    assert (run(onnxgrad.jvp(model, loss="mse{target=y}"), moved)["loss_tangent"] == 0).all()
+    product = run(onnxgrad.hessian_vector_product(model, loss="mse{target=y}"), moved)["x_hvp"]
+    slope = 1 - np.tanh(X) ** 2
+    np.testing.assert_allclose(product, 2 / X.size * slope**2 * np.cos(X), rtol=1e-5)
 
 
 def test_labels_are_differentiated_only_by_name() -> None:
