@@ -10,7 +10,6 @@ import pytest
 from onnx import ModelProto, numpy_helper, save
 
 import onnxgrad
-from onnxgrad import InputError
 from onnxgrad.cli.app import main
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
