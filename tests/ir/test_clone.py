@@ -47,9 +47,9 @@ def test_a_binding_with_bodies() -> None:
 def test_a_body_keeps_the_ranks_that_it_declares() -> None:
     """onnxruntime wants the rank of each result of a Scan, also behind a value of unknown rank."""
     program = load(
-        parse("""<ir_version: 10, opset_import: ["" : 20, "my.domain" : 1]>
-        g (float[2,3] x, float[3] z) => (h, y) {
-          u = my.domain.Unknown (z)
+        parse("""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[2,3] x, float[3] z, int64[K] sizes) => (h, y) {
+          u = Reshape (z, sizes)
           h, y = Scan <num_scan_inputs = 1, body = q (float[3] s, float[3] e) => (float[3] b, float[3] o) {
             b = Add (e, u)  o = Mul (b, s) }> (z, x) }""")
     )  # fmt: skip
