@@ -96,16 +96,16 @@ class DataFlow:
 
     def _constant(self, node: onnx.NodeProto, key: Key) -> None:
         for attribute in node.attribute:
-            if (
-                attribute.ref_attr_name
-            ):  # an attribute of the function has another value at each call
+            if attribute.ref_attr_name:  # of the function: it has another value at each call
                 continue
             if attribute.name == "value":
                 self.shapes[key] = list(attribute.t.dims)
                 self._remember(key, attribute.t)
-            elif attribute.name in ("value_int", "value_float"):
-                self.constants[key] = np.asarray(onnx.helper.get_attribute_value(attribute))
-                self.shapes[key] = []
+            elif attribute.name in ("value_int", "value_float", "value_ints", "value_floats"):
+                value = np.asarray(onnx.helper.get_attribute_value(attribute))
+                self.shapes[key] = [*value.shape]
+                if value.size <= _SMALL:
+                    self.constants[key] = value
 
     def constant(self, key: Key) -> np.ndarray[Any, Any] | None:
         """Returns the small constant that a value is, or rearranges."""

@@ -24,6 +24,7 @@ INDICES = {
     ),  # onnxruntime writes these two around CUDA's kernels
     "j = MemcpyFromHost (i) y = Gather (table, j)": (0, 4),
     "two = Constant <value_int = 2> () j = Mul (i, two) y = Gather (table, j)": (0, 2),
+    "two = Constant <value_ints = [2]> () j = Mul (i, two) y = Gather (table, j)": (0, 2),
     "one = Constant <value_int = 1> () j = Sub (i, one) y = Gather (table, j)": (1, 5),
     "one = Constant <value_int = 1> () j = Sub (one, i) y = Gather (table, j)": (-3, 1),
     "one = Constant <value_int = 1> () j = Add (i, one) k = Neg (j) y = Gather (table, k)": (
