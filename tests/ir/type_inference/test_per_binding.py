@@ -227,7 +227,7 @@ def test_closed_forms_agree_with_onnx(name: str, opset: int) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_closed_forms_of_unknown_shapes_agree_with_onnx(name: str) -> None:
-    schema = attributes.schema(name, 20, "")
+    schema = attributes.schema(name, 24, "")
     assert schema is not None
     kind = "bool" if name in LOGICAL else "int64" if name == "Equal" else "float"
     first = f"{'bool' if name == 'Where' else kind}[3,3] a"
@@ -235,7 +235,7 @@ def test_closed_forms_of_unknown_shapes_agree_with_onnx(name: str) -> None:
     block = load(
         parse(
             f"g ({first}, {second} b, {kind}[3,3] d) => (bool[3,3] y) {{ y = Cast<to=9>(a) }}",
-            opset=20,
+            opset=24,
         )
     ).main
     for v in block.inputs:
