@@ -68,7 +68,6 @@ LINTS = {
             "infinite-weights",
             "infinities beside numbers other than 0 and 1; masks and bounds are left out",
             weights.infinite_weights,
-            new="error",
         ),
         Lint(
             "zero-weights",
@@ -86,7 +85,6 @@ LINTS = {
             "nan-outputs",
             "outputs with NaN or infinities on the inputs of the proof",
             report=_nan_outputs,
-            new="error",
         ),
         Lint(
             "training-mode",

@@ -210,18 +210,7 @@ PROVED = '[verify]\nlegs = ["onnxruntime"]\n[ci]\nmodels = ["m.onnx"]\n'
     ("given", "lint", "words"),
     [
         (lambda: model(with_row(np.nan)), "nan-weights", "6 numbers are NaN in weight 'fc_weight'"),
-        (
-            lambda: parse("""g (float[N,3] x) => (float[N,3] y) <float[3] cap = {1, 2, inf}> {
-                y = Min(x, cap) }"""),
-            "infinite-weights",
-            "infinity in weight 'cap'",
-        ),
         (lambda: model(0 * WEIGHT), "zero-weights", "weight 'fc_weight' is all zero"),
-        (
-            lambda: parse("g (float[N,8] x) => (float[N,8] y) { n = Neg(x) y = Sqrt(n) }"),
-            "nan-outputs",
-            "output 'y' on generated inputs",
-        ),
     ],
 )
 def test_a_new_model_with_useless_values_is_refused(
@@ -237,6 +226,19 @@ def test_a_new_model_with_useless_values_is_refused(
     assert run(tmp_path, given(), free, update=True).ok
     known = only(run(tmp_path, given(), PROVED, all=True))  # accepted once, it stays a warning
     assert known.status == "passed" and [f.level for f in known.lints if f.lint == lint] == ["warn"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[N,8] x) => (float[N,8] y) { n = Neg(x) y = Sqrt(n) }",
+        "g (float[N,3] x) => (float[N,3] y) <float[3] cap = {1, 2, inf}> { y = Min(x, cap) }",
+    ],
+)
+def test_what_may_be_meant_is_no_fault_of_a_new_model(tmp_path: Path, text: str) -> None:
+    """Generated inputs need not be in the model's domain, and masks and bounds hold infinities."""
+    found = only(run(tmp_path, parse(text), PROVED, update=True))
+    assert found.exit_code == 0 and [lint.level for lint in found.lints] == ["warn"]
 
 
 def test_a_level_of_the_recipe_is_no_judgement_of_a_new_model(tmp_path: Path) -> None:
