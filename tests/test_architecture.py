@@ -66,6 +66,7 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     # declarations are read for `--help`, and blame runs models
     ("jobs/keywords.py", "onnxgrad.verify.blame.blamed"),
     # `optimize` neither converts, nor opens dimensions, nor writes a page, unless it is told to
+    ("jobs/edit.py", "onnxgrad.grad.weights.kept.check_replaceable"),
     ("jobs/edit.py", "onnxgrad.jobs.float16.float16"),
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_sizes"),

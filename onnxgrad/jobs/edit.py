@@ -105,7 +105,6 @@ def edited(
     for name, array in bound.items():
         _bind(made, name, array)
     if freed:
-        # `optimize` imports this module, and no gradients
         from onnxgrad.grad.weights.kept import check_replaceable
 
         check_replaceable(made, freed, "a new value of")
