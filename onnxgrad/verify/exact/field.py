@@ -116,12 +116,11 @@ class Field:
         high_a, low_a = (a >> 16).astype(np.float64), (a & 0xFFFF).astype(np.float64)
         high_b, low_b = (b >> 16).astype(np.float64), (b & 0xFFFF).astype(np.float64)
 
-        def times(x: Array, y: Array) -> Array:
-            return np.asarray(np.mod(np.matmul(x, y).astype(np.int64), p))
-
-        middle = np.mod(times(high_a, low_b) + times(low_a, high_b), p)
-        high = np.mod(times(high_a, high_b) * ((1 << 32) % p), p)
-        return np.asarray(np.mod(high + middle * ((1 << 16) % p) + times(low_a, low_b), p))
+        # floats below 2**53, as is the sum
+        middle = np.mod((high_a @ low_b + low_a @ high_b).astype(np.int64), p)
+        high = np.mod((high_a @ high_b).astype(np.int64), p)
+        low = (low_a @ low_b).astype(np.int64)
+        return np.asarray(np.mod(high * ((1 << 32) % p) + middle * (1 << 16) + low, p))
 
     def root(self, n: int) -> Parts | None:
         """Returns the same square root of an integer at every call, or None if a prime has none."""
@@ -181,12 +180,10 @@ class Field:
 
 def _powers_of_two(p: int) -> Array:
     """Returns 2**e modulo p, for e from -_EXPONENTS on."""
-    power = pow(2, -_EXPONENTS, p)
-    found = []
-    for _ in range(2 * _EXPONENTS):
-        found.append(power)
-        power = power * 2 % p
-    return np.array(found, np.int64)
+    found = np.array([pow(2, -_EXPONENTS, p)], np.int64)
+    while len(found) < 2 * _EXPONENTS:
+        found = np.concatenate([found, found * pow(2, len(found), p) % p])
+    return found[: 2 * _EXPONENTS]
 
 
 def _mixed(x: Array) -> Array:
