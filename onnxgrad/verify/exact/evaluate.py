@@ -109,6 +109,8 @@ class Inputs:
             ends = rng.choice(np.array([limits.min, limits.max], dtype), shape)
             share = rng.random(shape)
             found = np.where(share < 0.6, np.where(share < 0.3, ends, wide), small.astype(dtype))
+            if found.size > 1:  # one end in every draw
+                found.flat[rng.integers(found.size)] = ends.flat[0]
         elif level == 3:
             found = rng.integers(0, 2, shape)
         else:
