@@ -193,7 +193,7 @@ CASES: dict[str, tuple[list[tuple[ModelProto, str]], list[ModelProto]]] = {
             (told(FRAME.format("net.py")), "net.py: y = self.secret(x)"),
             (told(FRAME.format(PACKAGED.format("/home/me/env/lib/python3.12"))), "/home/me/env/lib/"),
             (told(FRAME.format(PACKAGED.format("/opt/env/lib/python3.12")) + FRAME.format("net.py")), "net.py: y"),
-            (valued("/root/net.py"), "/root/net.py"),
+            (valued("/mnt/net.py"), "/mnt/net.py"),
         ],
         [
             told("/encoder/layer.0/attention"), told("a: b / c"), told("node happy.python"),
