@@ -62,11 +62,11 @@ def stoppable() -> Iterator[None]:
     ]
     handlers = {n: signal.signal(n, stop) for n in ours}
     _before.update(handlers)
-    _received.clear()
     try:
         yield
     finally:
         _before.clear()
+        _received.clear()
         for n, handler in handlers.items():
             signal.signal(n, handler)
 
