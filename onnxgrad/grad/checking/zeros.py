@@ -16,13 +16,13 @@ from onnxgrad.ir.protobufs import elements, graphs_of
 from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files
 
 _MOVES = {*domains.VIEWS, "Transpose"}
+_ROUGH = ("Acosh", "Log", "Reciprocal", "Softsign", "Sqrt")  # not twice differentiable at 0
 # smooth at 0, so that a product of 0 meets neither a kink nor a pole after it
 _SMOOTH = {
-    *domains.MOVES, *(op for op in domains.SMOOTH if op not in ("Acos", "Acosh", "Log",
-    "Reciprocal", "Softsign", "Sqrt")), "Add", "Sub", "Sum", "Mean", "Mul", "MatMul", "Gemm",
-    "Conv", "Concat", "Softmax", "LogSoftmax", "ReduceSum", "ReduceMean", "ReduceSumSquare",
-    "ReduceProd", "CumSum", "CumProd", "ReduceLogSumExp", "LayerNormalization", "ScatterElements",
-    "ScatterND",
+    *domains.MOVES, *(op for op in domains.SMOOTH if op not in _ROUGH), "Add", "Concat", "Conv",
+    "CumProd", "CumSum", "Gemm", "LayerNormalization", "LogSoftmax", "MatMul", "Mean", "Mul",
+    "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+    "ScatterElements", "ScatterND", "Softmax", "Sub", "Sum",
 }  # fmt: skip
 _SHARE = 0.25
 
