@@ -48,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the tests of what differs from main, and of its importers",
     )
+    parser.addoption(
+        "--many-cases", action="store_true", help="run all cases of tests that have many"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,17 +72,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test with many cases, the default run has some: under the mark `covering` those that cover the others, else
-    every third. The rest is slow.
+    every third, or with `--many-cases` all. The rest is slow.
     """
+    every = 1 if config.getoption("--many-cases") else 3
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if not item.get_closest_marker("slow"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for of_one_test in cases.values():
         mark = of_one_test[0].get_closest_marker("covering")
-        kept = {*range(0, len(of_one_test), 1 if len(of_one_test) <= MANY else 3)}
+        kept = {*range(0, len(of_one_test), 1 if len(of_one_test) <= MANY else every)}
         if mark:
             values = [item.callspec._idlist for item in of_one_test]  # type: ignore[attr-defined]
             kept = helpers.covering(values, *mark.args)

@@ -57,7 +57,8 @@ def harvest(tests: Sequence[str] = TESTS) -> dict[str, list[Found]]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "windows.pickle"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "scripts.sweeping.windows",
-                   "-p", "no:xdist", "-p", "no:cacheprovider", "-k", _SKIPPED, *tests]  # fmt: skip
+                   "-p", "no:xdist", "-p", "no:cacheprovider", "--many-cases", "-k", _SKIPPED,
+                   *tests]  # fmt: skip
         environment = {**os.environ, _FILE: str(file), "PYTHONPATH": str(ROOT)}
         subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)
         found: dict[str, list[Found]] = pickle.loads(file.read_bytes())

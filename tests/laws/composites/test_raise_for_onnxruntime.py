@@ -142,7 +142,6 @@ def of_attention(
     return apply(model_of(text, opset=opset), "raise-for-onnxruntime", "remove-unused")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["", ", scale = 0.25"])
 def test_attention_of_many_rows(scale: str) -> None:
     done = of_attention(384, f"q_num_heads = 2, kv_num_heads = 2{scale}")
