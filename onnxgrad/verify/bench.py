@@ -197,7 +197,7 @@ def bench(
         raise InputError(f"{first} does not run: {refused[first]}")
     bursts = _bursts(sessions, feeds, rounds, seconds, on_round or (lambda _: None))
     wall = {name: [[w for w, _ in burst] for burst in found] for name, found in bursts.items()}
-    cpu = {name: [[c for _, c in burst] for burst in found] for name, found in bursts.items()}
+    cpu = {name: cpu_of_runs([[c for _, c in b] for b in found]) for name, found in bursts.items()}
     timings = tuple(
         Timing(
             name,
@@ -252,6 +252,15 @@ def _bursts(
             # one run warms the caches, which the other models have just evicted
             found[name].append(sessions[name].time(feeds, counts[name] + 1)[1:])
     return found
+
+
+def cpu_of_runs(rounds: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Returns the CPU seconds of every run, by round. Where the system counts them in ticks longer
+    than a run, most runs read 0: each run then counts as the mean of its round.
+    """
+    if all(all(times) for times in rounds):
+        return [list(times) for times in rounds]
+    return [[statistics.fmean(times)] * len(times) for times in rounds]
 
 
 def ratio_of_fastest(times: Sequence[Sequence[float]], first: Sequence[Sequence[float]]) -> Spread:

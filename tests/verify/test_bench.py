@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.bench import Conditions, Spread, bench, ratio_of_fastest
+from onnxgrad.verify.bench import Conditions, Spread, bench, cpu_of_runs, ratio_of_fastest
 from onnxgrad.verify.running.child_process import Child
 from onnxgrad.verify.running.session import close_sessions, open_session
 from tests.helpers import parse
@@ -49,6 +49,16 @@ def test_other_work_on_the_machine_changes_no_ratio() -> None:
     assert ratio_of_fastest(b[:2], a[:2]) == Spread(2.0, 2.0, 2.0)
     assert ratio_of_fastest([[1e-6]], [[0.0]]) == Spread(1.0, 1.0, 1.0)
     assert Spread(1.0, 0.9, 1.1, 4).uncertainty == pytest.approx(1.57 * 0.2 / 2)
+
+
+def test_a_clock_of_long_ticks_measures_rounds() -> None:
+    """Runs of 2 and of 1 milliseconds on a clock that advances every 10: the fastest read 0."""
+    slow = [[0.01 if i % 5 == 4 else 0.0 for i in range(20)]] * 4
+    fast = [[0.01 if i % 10 == 9 else 0.0 for i in range(40)]] * 4
+    assert cpu_of_runs(slow) == [[pytest.approx(0.002)] * 20] * 4
+    ratio = ratio_of_fastest(cpu_of_runs(slow), cpu_of_runs(fast))
+    assert ratio.median == pytest.approx(2)
+    assert cpu_of_runs([[0.5, 1.0], [2.0]]) == [[0.5, 1.0], [2.0]]
 
 
 def test_all_sessions_are_opened_for_the_measurement() -> None:
