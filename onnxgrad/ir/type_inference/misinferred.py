@@ -108,6 +108,16 @@ def is_unbounded(node: NodeProto) -> bool:
     return any(a.ref_attr_name or not len(node.output) <= a.i <= _MOST_PARTS for a in parts)
 
 
+def sizes_of_resize(node: NodeProto, x: Shape | None, sizes: Shape | None) -> Shape | None:
+    """Returns the shape of a Resize's operand `sizes` if only `x` tells it: onnx takes an unknown
+    length for 0.
+    """
+    open_length = sizes is None or (len(sizes) == 1 and not isinstance(sizes[0], int))
+    if node.op_type != "Resize" or x is None or not open_length:
+        return None
+    return (len(values_of(node).get("axes") or x),)
+
+
 def corrected(node: NodeProto, x: Shape | None, y: Shape | None) -> Shape | None:
     """Returns the correct shape of the first result if onnx infers `y` from a first operand of
     shape `x`.

@@ -117,6 +117,10 @@ def _onnx_types(
     known = {v.name: type_bytes(v.type) for v in inputs if v is not None and v.type is not None}
     if any(v is not None and v.name not in known for v in inputs):
         return [None] * len(node.output)
+    if len(inputs) == 4 and inputs[0] is not None and inputs[3] is not None:
+        sizes = misinferred.sizes_of_resize(node, inputs[0].shape, inputs[3].shape)
+        if sizes is not None:
+            known[inputs[3].name] = type_bytes(TensorType(TensorProto.INT64, sizes))
     if node.op_type in misinferred.OPERATORS and misinferred.is_unbounded(node):
         raise TypeMismatch("'num_outputs' is out of range")
     data: dict[str, bytes] = {}

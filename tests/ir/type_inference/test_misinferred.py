@@ -1,4 +1,4 @@
-"""Sizes of pools in ceil_mode: what onnxruntime computes, at every opset."""
+"""What onnx infers wrongly: pools in ceil_mode, at every opset, and a Resize to computed sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad.errors import DoesNotType
+from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
+from onnxgrad.ir.ops import op
 from onnxgrad.verify.running.session import run
 
 POOLS = [
@@ -34,3 +37,22 @@ def test_as_onnxruntime(attributes: str, size: tuple[int, int], opset: int) -> N
     found = run(model, {"x": np.zeros((1, 2, h, w), np.float32)})
     y, z = load(model).main.outputs
     assert (y.shape, z.shape) == (found["y"].shape, found["z"].shape)
+
+
+@pytest.mark.parametrize("length", ["[K]", ""])
+@pytest.mark.parametrize("axes", [None, (2, 3)])
+def test_resize_to_sizes_of_unknown_length(length: str, axes: tuple[int, ...] | None) -> None:
+    """onnx says "number of elements of input 'sizes' (0)"."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 19]>
+        g (float[B,3,H,W] x, int64{length} n) => (float[B,3,H,W] y) {{ y = Relu(x) }}"""
+    )
+    if not length:
+        model.graph.input[1].type.tensor_type.ClearField("shape")
+    block = load(model).main
+    x, n = block.inputs
+    with emitting(block):
+        y = op.Resize(x, None, None, n, axes=axes)
+    assert y.shape is not None and len(y.shape) == 4
+    with emitting(block), pytest.raises(DoesNotType):
+        op.Resize(x, None, None, np.array([2]), axes=axes)
