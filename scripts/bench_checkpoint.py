@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from records import conditions
 
 from onnxgrad import gradient
 
@@ -99,6 +100,7 @@ def main() -> None:
     mb = {k: statistics.median(r["mb"] for r in runs) for k, runs in found.items()}
     seconds = {k: statistics.median(r["seconds"] for r in runs) for k, runs in found.items()}
     same = np.allclose(found["plain"][0]["sums"], found["checkpointed"][0]["sums"], rtol=1e-5)
+    print(conditions())
     print(
         f"{name}: peak {mb['plain']:.0f} MB -> {mb['checkpointed']:.0f} MB, "
         f"ratio {mb['checkpointed'] / mb['plain']:.2f}; "

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from records import conditions
 
 SIDE = 4096  # of a weight: 64 MiB
 COMMANDS = {
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--proved", type=float, default=0.2)
     args = parser.parse_args()
+    print(conditions())
     table(COMMANDS, args.rows, args.gigabytes, "--no-verify")
     table(PROOFS, args.rows, args.proved)
 

@@ -40,6 +40,7 @@ from onnxgrad.functions import optimize  # noqa: E402
 from onnxgrad.verify import verify  # noqa: E402
 from onnxgrad.verify.running.session import versions  # noqa: E402
 from scripts.fetch_models import cache_folder  # noqa: E402
+from scripts.records import commit  # noqa: E402
 
 CONTROL = "input again"
 PRESETS = ("default", "inference", "canonical")
@@ -214,6 +215,7 @@ def write(args: argparse.Namespace, rows: list[dict[str, Any]], table: list[str]
         "threads": args.threads,
         "onnxruntime": versions()["onnxruntime"],
         "peers": found.stdout.strip(),
+        "commit": commit().removeprefix("commit "),
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from fetch_models import cache_folder
+from records import conditions
 
 STEPS = 5
 FORMS = ("torch", "blocks", "graph", "checkpoint")
@@ -139,6 +140,7 @@ def main() -> None:
             before = our_steps(name, args.folder, args.form, args.cold)
         print((peak() - before) / 1e6)
         return
+    print(conditions() + "\n")
     print(
         "| model | PyTorch MB | blocks | graph | checkpoint auto | blocks/PyTorch | graph/PyTorch |"
     )

@@ -25,6 +25,7 @@ import onnxruntime
 import torch
 from exporting.losses import MODELS
 from fetch_models import cache_folder
+from records import conditions
 from reference_gradients import build
 
 from onnxgrad import train
@@ -116,6 +117,7 @@ def main() -> None:
         global clock
         clock = time.perf_counter
     kind = "Wall-clock" if args.wall else "CPU"
+    print(f"{conditions()[:-1]}, PyTorch {torch.__version__}.\n")
     print(f"{kind} milliseconds per step, {args.threads} thread(s)\n")
     columns = ("model", "blocks", "graph", "PyTorch", "fused")
     ratios = ("blocks/PyTorch", "blocks/fused", "graph/PyTorch")

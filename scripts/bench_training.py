@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import onnxruntime
 import torch
 from exporting.losses import MODELS
 from fetch_models import cache_folder
+from records import conditions
 from reference_gradients import build
 from sessions import session
 
@@ -90,7 +90,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(
-        f"onnxruntime {onnxruntime.__version__}, PyTorch {torch.__version__}, "
+        f"{conditions()[:-1]}, PyTorch {torch.__version__}, "
         f"{arguments.threads} threads, {arguments.rounds} rounds, "
         f"{'CPU' if arguments.cpu else 'wall'} times"
     )

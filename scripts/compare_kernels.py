@@ -35,6 +35,7 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.verify.compare import compare, is_float
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.reference.kernels import KERNELS, WHY
+from scripts.records import conditions
 from tests.backend_suite import Case, usable
 
 CLOSE = 1e-12  # of max|y|
@@ -290,7 +291,7 @@ def main() -> None:
     names = parser.parse_args().names
     accounts: dict[tuple[str, str], Account] = {}
     cases: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    print(f"onnx {onnx.__version__}, numpy {np.__version__}")
+    print(conditions())
     for case in usable():
         if case.kind == "node" and len(case.model.graph.node) == 1 and not case.model.functions:
             node = case.model.graph.node[0]

@@ -39,6 +39,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.mutation import runner  # noqa: E402
 from scripts.mutation.near import Near  # noqa: E402
 from scripts.mutation.sites import Site, choose, sites  # noqa: E402
+from scripts.records import conditions  # noqa: E402
 
 FOLDERS = [
     "onnxgrad/laws",
@@ -176,6 +177,7 @@ def _key(site: dict[str, Any]) -> tuple[object, ...]:
 def report(out: Path) -> int:
     """Prints counts by folder, and every change that no test noticed."""
     found = list(_found(out).values())
+    print(conditions())
     print(f"{len(found)} tried: {dict(Counter(f['status'] for f in found))}")
     for kind, count in sorted(Counter((f["site"]["kind"], f["status"]) for f in found).items()):
         print(f"  {kind[0]:18} {kind[1]:9} {count}")

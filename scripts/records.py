@@ -1,5 +1,5 @@
-"""Records of measurements: scripts/results/NAME.md, with the date, the hardware and the
-versions.
+"""Records of measurements: scripts/results/NAME.md, with the date, the hardware, the versions and
+the commit that was measured.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,20 +18,31 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -> Path:
     """Writes one record and returns its path."""
-    hardware = hardware or f"{os.cpu_count()} {platform.machine().replace('_', '-')} cores"
-    versions = ", ".join(
-        f"{p} {_version(p)}" for p in ("onnx", "onnxruntime", "numpy") if _version(p)
-    )
-    head = [
-        f"# {name}",
-        "",
-        f"{datetime.date.today()}, {hardware}, Python {platform.python_version()}, {versions}.",
-        "",
-    ]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.md"
+    head = [f"# {name}", "", conditions(hardware), ""]
     path.write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
     return path
+
+
+def conditions(hardware: str | None = None) -> str:
+    """Returns the sentence with which a record begins: date, hardware, versions, commit."""
+    hardware = hardware or f"{os.cpu_count()} {platform.machine().replace('_', '-')} cores"
+    versions = [f"{p} {_version(p)}" for p in ("onnx", "onnxruntime", "numpy") if _version(p)]
+    python = f"Python {platform.python_version()}"
+    return ", ".join([f"{datetime.date.today()}", hardware, python, *versions, commit()]) + "."
+
+
+def commit() -> str:
+    """Returns the commit of this checkout, such as `commit 6f41b21f` or `commit 6f41b21f and
+    changes`.
+    """
+    describe = ["git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty= and changes"]
+    try:
+        done = subprocess.run(describe, cwd=RESULTS.parent, capture_output=True, text=True)
+    except FileNotFoundError:  # without git
+        return "commit unknown"
+    return f"commit {done.stdout.strip() or 'unknown'}"
 
 
 def column(record: str, name: str, table: int = 0) -> dict[str, float]:

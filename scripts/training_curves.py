@@ -39,6 +39,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.verify.reference.evaluate import Reference
 from scripts.curve_networks import CASES, Case
 from scripts.curve_settings import OPTIMIZERS, Setting, options
+from scripts.records import conditions
 
 Batch = dict[str, torch.Tensor]
 
@@ -319,6 +320,7 @@ def main() -> None:
     torch.set_num_threads(1)
     way = f"{'moved' if args.moved else 'float'}{64 if args.float64 else 32}"
     known = {**OPTIMIZERS, **options(args.steps)}
+    print(f"{conditions()[:-1]}, PyTorch {torch.__version__}.\n")
     if args.autocast:
         for name, title in product(args.only, args.settings or ["adamw"]):
             print(under_autocast(name, CASES[name], title, known[title], args), flush=True)
