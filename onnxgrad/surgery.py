@@ -33,7 +33,7 @@ from onnxgrad.jobs.surgery_declarations import (
     VmapOptions,
 )
 from onnxgrad.limits import limited
-from onnxgrad.transform.split import Linearized
+from onnxgrad.transform.gradient_split import Linearized
 
 _log = logging.getLogger("onnxgrad")
 

@@ -30,7 +30,7 @@ from onnxgrad.jobs.kinds import Text
 from onnxgrad.jobs.kinds import Threads
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.options import Range
-from onnxgrad.transform.split import Linearized
+from onnxgrad.transform.gradient_split import Linearized
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from typing import Annotated
 from typing import Any

@@ -79,7 +79,7 @@ HOMES: dict[str, dict[str, str]] = {
         "verify/reference/onnx_reference_kernels": "verify/reference/test_evaluate",
     },
     "passes that are tables, laws and matchers, seen through the passes that apply them": {
-        "passes/folding": "passes/test_fold_constant",
+        "passes/folded_values": "passes/test_fold_constant",
         "passes/outlined_functions": "passes/test_outline",
         "laws/merge_consecutive": "laws/test_clipping",
         "laws/sums": "grad/test_finish",

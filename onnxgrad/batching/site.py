@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.batching.equal_rows import one_row
 from onnxgrad.batching.layout import (
     ALLOWS_ZERO,
     NARROW,
@@ -21,7 +22,6 @@ from onnxgrad.batching.layout import (
     stride,
 )
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
-from onnxgrad.batching.same_rows import one_row
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emit

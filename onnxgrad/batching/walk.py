@@ -16,10 +16,10 @@ from onnxgrad.batching import (  # noqa: F401  # each file adds its rules to the
     shifted,
     spatial,
 )
+from onnxgrad.batching.batched_gathernd import read_own_rows
 from onnxgrad.batching.control_flow import follow_blocks
 from onnxgrad.batching.followed import Batched, join, name_of, named
 from onnxgrad.batching.layout import Dependent, Layout, Refused, refusing_types
-from onnxgrad.batching.own_rows import read_own_rows
 from onnxgrad.batching.registry import IN_PLACE, OPENED, SHIFTED
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.batching.scan import by_rows

@@ -59,7 +59,7 @@ def _of(schema: onnx.defs.OpSchema) -> Coverage:
     if not (_takes_floats(schema, schema.inputs) and _takes_floats(schema, schema.outputs)):
         return Coverage(name, since, "no gradient", "")
     if schema.has_function or schema.has_context_dependent_function:  # type: ignore[attr-defined]
-        return Coverage(name, since, "body", "", "opening.py")
+        return Coverage(name, since, "body", "", "inlining.py")
     return Coverage(name, since, "missing", "")
 
 

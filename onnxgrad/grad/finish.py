@@ -23,7 +23,13 @@ from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
-from onnxgrad.laws import axes, shapes, simplify_arithmetic, simplify_transpose, sums
+from onnxgrad.laws import (
+    shapes,
+    simplify_arithmetic,
+    simplify_transpose,
+    squeeze_and_reshape,
+    sums,
+)
 from onnxgrad.laws.constant_values import folded
 from onnxgrad.laws.remove_noops import NOOPS, times_one, transpose_in_order
 from onnxgrad.laws.simplify_arithmetic import NUMBERS, SIGNS
@@ -125,9 +131,9 @@ RULES = [
     sums.sum_of_reshapes,
     shapes.reshape_back,
     shapes.reshape_around_product,
-    axes.reshape_of_reshape,
-    axes.squeeze_of_squeeze,
-    axes.squeeze_of_reduce,
+    squeeze_and_reshape.reshape_of_reshape,
+    squeeze_and_reshape.squeeze_of_squeeze,
+    squeeze_and_reshape.squeeze_of_reduce,
     shapes.concat_of_reshapes,
     shapes.stack,
     simplify_transpose.transpose_of_product_of_transpose,

@@ -22,8 +22,8 @@ from onnxgrad.grad.checkpointing.marks import FileMarks, take
 from onnxgrad.grad.checkpointing.recomputation import Recomputation
 from onnxgrad.grad.control_flow.branches import open_decided
 from onnxgrad.grad.control_flow.loop import type_states
+from onnxgrad.grad.inlining import open_calls
 from onnxgrad.grad.kernel_types import learn_types, share_dtypes
-from onnxgrad.grad.opening import open_calls
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.paths import influenced, reaching
 from onnxgrad.grad.registry import Form

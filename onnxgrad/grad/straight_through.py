@@ -15,7 +15,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.opening import open_call
+from onnxgrad.grad.inlining import open_call
 from onnxgrad.grad.paths import influenced
 from onnxgrad.grad.registry import INTERNAL, legalize_first, vjp
 from onnxgrad.grad.unbroadcast import sum_by_scale

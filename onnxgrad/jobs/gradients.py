@@ -56,9 +56,9 @@ from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.train.losses.adding import with_loss
+from onnxgrad.transform.gradient_split import Split, as_functions, linearize
 from onnxgrad.transform.open_batch import Opened
 from onnxgrad.transform.per_sample import any_batch, map_samples, of_each, of_size, samples_of
-from onnxgrad.transform.split import Split, as_functions, linearize
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.rows.proof import RowProof

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.folding import constant_bytes
+from onnxgrad.passes.folded_values import constant_bytes
 from onnxgrad.passes.pipeline import Fired, Pipeline
 from onnxgrad.wording import option
 

@@ -22,7 +22,7 @@ from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.proving import original_of, runnable
 from onnxgrad.options import providers_of
 from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
-from onnxgrad.passes.folding import constant_bytes, file_bytes
+from onnxgrad.passes.folded_values import constant_bytes, file_bytes
 from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline
 from onnxgrad.rewrite.exact_record import ExactProver
 from onnxgrad.rewrite.trace import Rewrite, Trace

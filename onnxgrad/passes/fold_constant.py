@@ -38,7 +38,7 @@ from onnxgrad.laws.constant_values import EVALUATED, MOVES, evaluate
 from onnxgrad.laws.remove_noops import is_barrier
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Count, Pass, register, roots
-from onnxgrad.passes.folding import (
+from onnxgrad.passes.folded_values import (
     growth,
     outside_bytes,
     reads_constants,

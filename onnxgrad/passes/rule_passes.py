@@ -10,14 +10,6 @@ from typing import ClassVar
 
 from onnxgrad.ir.program import Program
 from onnxgrad.laws.adjust_matmul_order import order_of_products
-from onnxgrad.laws.axes import (
-    AXES,
-    reduce_of_transpose,
-    reshape_of_reshape,
-    reshape_of_transpose,
-    transpose_of_reshape,
-    transpose_through_reduce,
-)
 from onnxgrad.laws.combine_parallel.conv import convs_of_one_input
 from onnxgrad.laws.combine_parallel.dense import products_of_equal_shapes
 from onnxgrad.laws.combine_parallel.gemm import gemms_of_one_left
@@ -94,6 +86,14 @@ from onnxgrad.laws.simplify_transpose import (
     transpose_through_constant,
     transpose_through_elementwise,
     transpose_through_two,
+)
+from onnxgrad.laws.squeeze_and_reshape import (
+    AXES,
+    reduce_of_transpose,
+    reshape_of_reshape,
+    reshape_of_transpose,
+    transpose_of_reshape,
+    transpose_through_reduce,
 )
 from onnxgrad.laws.sums import common_factor, sum_of_sums
 from onnxgrad.passes.base import Count, Merge, Pass, Provider, family_pass, register, rule_pass

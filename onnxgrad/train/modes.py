@@ -13,7 +13,7 @@ from typing import Literal
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.autocast import PRODUCTS, Narrow, autocast
-from onnxgrad.grad.opening import open_call
+from onnxgrad.grad.inlining import open_call
 from onnxgrad.grad.opset.raising import OPSET, raise_opset
 from onnxgrad.grad.registry import Form
 from onnxgrad.ir.binding import Binding

@@ -44,7 +44,7 @@ _COMPUTES: dict[str, tuple[int, ...]] = {
 }
 WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign", "Hardmax"})
 # operators that only move or select values
-_MOVES = frozenset((
+_CARRIERS = frozenset((
     *domains.MOVES, *domains.CASTS, "Abs", "Clip", "Compress", "Concat", "Max", "MaxPool", "Min",
     "Neg", "Pad", "ReduceMax", "ReduceMin", "Relu", "ScatterElements", "ScatterND", "Trilu",
     "Where",
@@ -130,7 +130,7 @@ def _quantized(model: ModelProto) -> set[str]:
     found = set()
     for value in model.graph.output:
         node, seen = maker.get(value.name), 0
-        while node is not None and node.op_type in _MOVES and node.input and seen < len(maker):
+        while node is not None and node.op_type in _CARRIERS and node.input and seen < len(maker):
             node, seen = maker.get(node.input[0]), seen + 1
         if node is not None and node.op_type.startswith(("Quantize", "DynamicQuantize", "QLinear")):
             found.add(value.name)
@@ -207,7 +207,7 @@ class _Decisions:
             all(name in known for name in node.input if self._is_float(name))
             for known in (self.exact, self.whole)
         )
-        moves = node.op_type in _MOVES
+        moves = node.op_type in _CARRIERS
         for name in node.output:
             if not self._is_float(name):
                 continue

@@ -45,7 +45,7 @@ from onnxgrad.report.gradient import (
 from onnxgrad.report.html.gradient import gradient_page
 from onnxgrad.report.parts import heading
 from onnxgrad.report.proof import proof_lines
-from onnxgrad.transform.split import Split, as_functions, manifest_of, save_split
+from onnxgrad.transform.gradient_split import Split, as_functions, manifest_of, save_split
 from onnxgrad.verify.running.process_limits import bounding_us
 
 _JOBS: dict[str | None, tuple[type[Limits], type[GradientMade]]] = {

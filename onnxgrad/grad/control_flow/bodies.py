@@ -16,7 +16,7 @@ from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.backward_walk import backward
-from onnxgrad.grad.opening import open_calls
+from onnxgrad.grad.inlining import open_calls
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.sequences import add_up_sequences, nested, zeros_of
 from onnxgrad.ir.binding import Binding, draws

@@ -15,7 +15,7 @@ from onnxgrad.grad.control_flow.bodies import (
     return_adjoint,
     walk_back,
 )
-from onnxgrad.grad.opening import correct_types
+from onnxgrad.grad.inlining import correct_types
 from onnxgrad.grad.paths import influenced, reaching
 from onnxgrad.grad.registry import vjp_blocks
 from onnxgrad.ir.binding import Binding

@@ -12,7 +12,7 @@ from onnx.shape_inference import InferenceError
 from onnx.version_converter import ConvertError
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.opening import open_call, refuse_bomb
+from onnxgrad.grad.inlining import open_call, refuse_bomb
 from onnxgrad.grad.opset.converter_gaps import (
     BATCHES_UNTIL,
     put_back_sparse,

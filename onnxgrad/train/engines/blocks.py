@@ -24,7 +24,7 @@ from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.train import array_math, safetensors_file
 from onnxgrad.train.engines.base import Engine, Result
 from onnxgrad.train.engines.flat_buffers import Region, aligned, laid_out, made_ready, slot_of
-from onnxgrad.train.engines.replay import Replay
+from onnxgrad.train.engines.formula_replay import Replay
 from onnxgrad.train.engines.session import checked, give_back, open_session, refusing, sizes_of
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.optimizers import OPTIMIZERS

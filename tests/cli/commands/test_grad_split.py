@@ -10,7 +10,7 @@ import onnx
 import pytest
 from jsonschema import validate
 
-from onnxgrad.transform.split import SCHEMA
+from onnxgrad.transform.gradient_split import SCHEMA
 from tests.cli.conftest import Result
 from tests.helpers import parse
 

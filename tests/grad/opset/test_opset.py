@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 import onnxgrad
 from onnxgrad import gradient
 from onnxgrad.errors import InputError
-from onnxgrad.grad.opening import MAX_BINDINGS
+from onnxgrad.grad.inlining import MAX_BINDINGS
 from onnxgrad.grad.opset.converter_gaps import separate_names
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import save

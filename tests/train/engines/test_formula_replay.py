@@ -11,7 +11,7 @@ import pytest
 
 from onnxgrad.ir.types import Array
 from onnxgrad.train import array_math
-from onnxgrad.train.engines.replay import Formula, Replay
+from onnxgrad.train.engines.formula_replay import Formula, Replay
 from onnxgrad.train.optimizers import (
     OPTIMIZERS,
     SGD,

@@ -14,7 +14,7 @@ from onnxgrad import InputError, Unsupported
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import FLOAT_DTYPES
-from onnxgrad.transform.split import as_functions, linearize
+from onnxgrad.transform.gradient_split import as_functions, linearize
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run

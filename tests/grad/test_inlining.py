@@ -1,4 +1,4 @@
-"""onnxgrad/grad/opening.py: bodies that are registered for operators without a schema."""
+"""onnxgrad/grad/inlining.py: bodies that are registered for operators without a schema."""
 
 from __future__ import annotations
 
