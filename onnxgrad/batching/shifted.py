@@ -327,16 +327,18 @@ def max_pool(at: Site) -> None:
     sizes = at.sizes(0)
     size = known(product(sizes))
     at.leading(0)
-    values, places = at.again(at.operand(0))
-    rows = at.sizes_at.rows()
-    zero, one = np.array(0, np.int64), np.array(1, np.int64)
-    count = op.Range(zero, op.Squeeze(rows, [0]), one)
+    made = at.again(at.operand(0))
     ends = [
         op.Reshape(v, at.sizes_at.vector([-1, *at.result(k)]))
-        for k, v in ((0, values), (1, places))
+        for k, v in enumerate(made if isinstance(made, tuple) else (made,))
     ]
-    steps = op.Mul(op.Reshape(count, np.array([-1] + [1] * len(sizes))), at.sizes_at.of(size))
-    at.back((ends[0], op.Sub(ends[1], steps)))
+    if len(ends) == 2:
+        rows = at.sizes_at.rows()
+        zero, one = np.array(0, np.int64), np.array(1, np.int64)
+        count = op.Range(zero, op.Squeeze(rows, [0]), one)
+        steps = op.Mul(op.Reshape(count, np.array([-1] + [1] * len(sizes))), at.sizes_at.of(size))
+        ends[1] = op.Sub(ends[1], steps)
+    at.back(tuple(ends))
 
 
 @shifted("Shape Size")

@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.domains import ROUNDINGS
+from onnxgrad.ir.domains import ACTIVATIONS, ROUNDINGS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.permeable import transposed_constant
@@ -58,11 +58,13 @@ def transpose_of_transpose(x: Var, p: Any, q: Any, root: Binding) -> Any:
 
 
 # operators that compute each element by itself, with the same bits wherever it lies in memory
-_ELEMENTWISE = (*ROUNDINGS, "Abs", "Cast", "LeakyRelu", "Neg", "Not", "Reciprocal", "Relu", "Sqrt")
+_SAME_BITS = {*ROUNDINGS, "Abs", "Cast", "LeakyRelu", "Neg", "Not", "Reciprocal", "Relu", "Sqrt"}
 
 
 @rewrite(
-    P.Transpose(P.any_of(*_ELEMENTWISE)(P.Transpose(x, perm=p)).only.named("between"), perm=q),
+    P.Transpose(
+        P.any_of("Cast", "Not", *ACTIVATIONS)(P.Transpose(x, perm=p)).only.named("between"), perm=q
+    ),
     shrinks=count("Transpose"),
 )
 def transpose_through_elementwise(x: Var, p: Any, q: Any, between: Binding) -> Any:
@@ -71,6 +73,11 @@ def transpose_through_elementwise(x: Var, p: Any, q: Any, between: Binding) -> A
     """
     if not _cancel(p, q):
         return None
+    decline_if(
+        between.op not in _SAME_BITS,
+        f"{between.op} may round an element differently at another place in memory; the pass "
+        "convert-layout, which no preset has, removes both Transposes",
+    )
     return getattr(op, between.op)(x, **between.attrs)
 
 

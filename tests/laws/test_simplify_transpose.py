@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxgrad.ir.domains import ACTIVATIONS
 from tests.rewriting import apply, assert_same_bits, model_of, rewritten, special
 
 PERMS = [((1, 0, 2), (1, 0, 2)), ((1, 2, 0), (2, 0, 1))]
@@ -55,6 +56,18 @@ def test_two_transposed_operands(dtype: str) -> None:
     assert_same_bits(
         done, x=np.arange(6).reshape(2, 3).astype(kind), z=np.arange(3).reshape(1, 3).astype(kind)
     )
+
+
+def test_explain_names_each_activation_that_keeps_its_transposes() -> None:
+    for op in ACTIVATIONS:
+        text = f"""g (float[2,3,5] x) => (float[2,3,5] o) {{
+            y = Transpose<perm=[0,2,1]>(x) z = {op}(y) o = Transpose<perm=[0,2,1]>(z)
+          }}"""
+        done = apply(text, "simplify-transpose", opset=24)
+        reasons = done.reasons("transpose_through_elementwise")
+        assert bool(reasons) == (done.count("Transpose") == 2), op
+        assert not reasons or reasons[0].startswith(f"{op} may round an element differently")
+        assert apply(text, "convert-layout", opset=24).count("Transpose") == 0
 
 
 def test_a_weight_to_be_trained_is_not_transposed() -> None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import onnxgrad
+from onnxgrad.batching import registry
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load_own
@@ -63,6 +64,18 @@ MAPPED = [
     "g (float[T,3] x) => (float[T,3] y) { s = Constant <value_ints = [-1, 3]> ()  r = Reshape (x, s)  y = Tanh (r) }",
     "g (float[3] x) => (float[3] y, float[2] c) { y = Neg (x)  c = Constant <value_floats = [1.0, 2.0]> () }",
 ]  # fmt: skip
+
+
+def test_the_rule_of_max_pool_with_rows_in_front_takes_one_result_or_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(registry.IN_PLACE, ("", "MaxPool"))
+    for names, indices in (("y", ""), ("y, i", ", int64[2,2,2,2] i")):
+        done = mapped(
+            parse(f"""g (float[2,2,4,4] x) => (float[2,2,2,2] y{indices}) {{
+            {names} = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }}""")
+        )
+        assert done.shifted and not done.scanned
 
 
 @pytest.mark.parametrize("text", MAPPED)
