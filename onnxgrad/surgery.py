@@ -15,7 +15,7 @@ from onnxgrad.jobs import join as joining
 from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs import place as placing
-from onnxgrad.jobs.declarations import PlaceOptions
+from onnxgrad.jobs.declarations import MetadataOptions, PlaceOptions
 from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
 from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.lift import Lifted
@@ -23,14 +23,12 @@ from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.outcome import with_room
 from onnxgrad.jobs.place import PlacedModel
 from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.row_declarations import OpenBatchOptions, VmapOptions
 from onnxgrad.jobs.surgery_declarations import (
     EditOptions,
     ExtractOptions,
     JoinOptions,
     LiftOptions,
-    MetadataOptions,
-    OpenBatchOptions,
-    VmapOptions,
 )
 from onnxgrad.limits import limited
 from onnxgrad.transform.gradient_split import Linearized

@@ -28,7 +28,7 @@ from onnxgrad.ir.save import to_proto  # noqa: E402
 from onnxgrad.jobs.fixed_dims import fixed  # noqa: E402
 from onnxgrad.jobs.open_batch import OpenedModel, open_batch  # noqa: E402
 from onnxgrad.jobs.outcome import Hooks  # noqa: E402
-from onnxgrad.jobs.surgery_declarations import OpenBatchOptions  # noqa: E402
+from onnxgrad.jobs.row_declarations import OpenBatchOptions  # noqa: E402
 from onnxgrad.verify import feeds_for, open_session  # noqa: E402
 from onnxgrad.verify.feeds.dims import roles, shape_of  # noqa: E402
 from scripts.records import write_record  # noqa: E402

@@ -18,7 +18,13 @@ from types import ModuleType
 from typing import Any
 
 from onnxgrad import functions, surgery, training
-from onnxgrad.jobs import declarations, gradient_declarations, kinds, surgery_declarations
+from onnxgrad.jobs import (
+    declarations,
+    gradient_declarations,
+    kinds,
+    row_declarations,
+    surgery_declarations,
+)
 from onnxgrad.jobs.training import declarations as training_declarations
 
 STUBS = {m: Path(str(m.__file__)).with_suffix(".pyi") for m in (functions, surgery, training)}
@@ -97,8 +103,8 @@ def _imports(module: ModuleType) -> dict[str, str]:
 
 def text(module: ModuleType = functions) -> str:
     """Returns the up-to-date stub of a module."""
-    own = (declarations, gradient_declarations, surgery_declarations, training_declarations)
-    return stub(declared_functions(module), kinds, *own, module)
+    jobs = (declarations, gradient_declarations, row_declarations, surgery_declarations)
+    return stub(declared_functions(module), kinds, *jobs, training_declarations, module)
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ HOMES: dict[str, dict[str, str]] = {
         "surgery": "jobs/test_edit",
         "training": "jobs/training/test_fit",
         "jobs/surgery_declarations": "jobs/test_edit",
+        "jobs/row_declarations": "jobs/test_open_batch",
     },
     "what a run of a step needs, seen where it runs": {
     },

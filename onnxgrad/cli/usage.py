@@ -242,14 +242,14 @@ COMMANDS: dict[str, Command] = {
          ("open-batch scene.onnx --open height=x.2 --open width=x.3 -o out.onnx",
           "a picture of any size, if all that follows its size is certain")),
         (MODEL, NEEDED, custom_ops("proof")),
-        "surgery_declarations.OpenBatchOptions",
+        "row_declarations.OpenBatchOptions",
     ),
     "vmap": Command(
         "map a model over a new axis of inputs: all rows in one run, proved row by row",
         (("vmap model.onnx -o out.onnx", "a new first axis in every input and output"),
          ("vmap model.onnx --map x=1,w1 -o out.onnx", "second in x, and one of the weight w1")),
         (MODEL, NEEDED, custom_ops("proof")),
-        "surgery_declarations.VmapOptions",
+        "row_declarations.VmapOptions",
         module="open_batch",
     ),
     "edit": Command(
@@ -294,7 +294,7 @@ COMMANDS: dict[str, Command] = {
         (("metadata model.onnx", "list the metadata"),
          ("metadata model.onnx --set author=me -o out.onnx", "add an entry")),
         (MODEL, OUTPUT),
-        "surgery_declarations.MetadataOptions",
+        "declarations.MetadataOptions",
     ),
     "diff": Command(
         "list the differences between two models",

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.declared import REQUIRED, option
+from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import Limits, PartOf, Proof, Running
 from onnxgrad.jobs.kinds import (
     Count,
+    Entries,
     Lints,
     Names,
     Pairs,
@@ -26,7 +27,8 @@ from onnxgrad.jobs.kinds import (
     Sizes,
     Word,
 )
-from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, OpenBatchOptions
+from onnxgrad.jobs.row_declarations import OpenBatchOptions
+from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions
 from onnxgrad.options import Named, Range
 from onnxgrad.vocabulary import FLOAT16_BOUND, Merge, Preset, Runtime
 
@@ -393,4 +395,29 @@ class PlaceOptions(Limits):
     ir: bool = option(False, "also write device_configurations of the IR (IR version 11)")
 
 
-# ---- recipes ------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Header(Declaration):
+    """The fields of a ModelProto beside its metadata."""
+
+    title: ClassVar[str] = "other fields of the header ('' removes them)"
+
+    producer_name: str | None = option(None, "")
+    producer_version: str | None = option(None, "")
+    domain: str | None = option(None, "")
+    model_version: Annotated[int, Range(-(2**63), 2**63 - 1)] | None = option(None, "")
+    doc_string: str | None = option(None, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataOptions(Limits, Header):
+    job: ClassVar[str] = "set_metadata"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
+
+    values: Entries | None = option(
+        None, "set an entry", flag="--set", metavar="KEY=VALUE", positional=True
+    )
+    unset: Names = option((), "remove an entry", metavar="KEY")
+
+    def header(self) -> dict[str, str | int]:
+        """Returns the fields of the header that are set."""
+        return {k: v for k, v in self.shared(Header).items() if v is not None}

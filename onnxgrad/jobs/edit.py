@@ -32,7 +32,8 @@ from onnxgrad.jobs.lift import lift, matching, named_inputs, with_inputs
 from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
-from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions, OpenBatchOptions
+from onnxgrad.jobs.row_declarations import OpenBatchOptions
+from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import roles, shape_of

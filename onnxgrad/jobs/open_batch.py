@@ -16,7 +16,7 @@ from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.jobs.kinds import Sizes
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
-from onnxgrad.jobs.surgery_declarations import OpenBatchOptions, RowsProof, VmapOptions
+from onnxgrad.jobs.row_declarations import OpenBatchOptions, RowsProof, VmapOptions
 from onnxgrad.options import providers_of, several
 from onnxgrad.transform.open_batch import Opened, open_rows
 from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes

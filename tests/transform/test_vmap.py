@@ -16,7 +16,7 @@ from onnxgrad.ir.load import load_own
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.open_batch import vmap
 from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.surgery_declarations import VmapOptions
+from onnxgrad.jobs.row_declarations import VmapOptions
 from onnxgrad.transform.open_batch import Opened
 from onnxgrad.transform.vmap import map_inputs
 from onnxgrad.verify import feeds_for, run
