@@ -7,9 +7,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from itertools import count, cycle, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,6 +29,7 @@ from onnxgrad.ir.storage import protection
 from onnxgrad.jobs.ci import work
 from onnxgrad.jobs.declared import Option, options_of
 from onnxgrad.train import step_folder
+from onnxgrad.verify.running.child_process import Child
 from tests.cli.conftest import Result
 from tests.train.common import classifier
 
@@ -295,3 +298,69 @@ def test_weights_that_change_after_the_proof_are_not_written(
     elif "--no-verify" not in words:
         held = {t.name: numpy_helper.to_array(t) for t in onnx.load("o.onnx").graph.initializer}
         assert all(np.allclose(held[n], before[n], atol=1e-3) for n in held.keys() & before.keys())
+
+
+def _sevenfold() -> None:
+    (np.fromfile("m.data", np.float32) * 7).tofile("m.data")
+
+
+def _other_graph() -> None:
+    model = onnx.load("m.onnx", load_external_data=False)
+    next(n for n in model.graph.node if n.op_type == "Relu").op_type = "Sigmoid"
+    Path("m.onnx").write_bytes(model.SerializeToString())
+
+
+def _cut_off() -> None:
+    os.truncate("m.data", 300)
+
+
+def _version(path: str) -> tuple[object, ...]:
+    graph = onnx.load(path).graph
+    weights = {t.name: numpy_helper.to_array(t).tobytes() for t in graph.initializer}
+    return {n.op_type for n in graph.node} & {"Relu", "Sigmoid"}, weights
+
+
+CHANGES = {"weights": _sevenfold, "graph": _other_graph, "length": _cut_off}
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_number"),
+    [
+        pytest.param(
+            kind, n, marks=() if (kind, n) in (("graph", 2), ("weights", 4)) else pytest.mark.slow
+        )
+        for kind in CHANGES
+        for n in (*range(1, 9), 15, 30, 60)
+    ],
+)
+def test_a_file_that_changes_during_the_proof_fails_or_counts_as_one_version(
+    kind: str,
+    request_number: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., Result],
+) -> None:
+    """No result mixes two versions: whatever child process reads the file first, the command fails
+    with one line and writes nothing, or the result is the model before or after the change.
+    """
+    monkeypatch.chdir(tmp_path)
+    onnx.save(
+        classifier(), "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0
+    )
+    versions, lock, requests, ask = [_version("m.onnx")], threading.Lock(), count(1), Child.ask
+
+    def asked(child: Child, *arguments: Any, **options: Any) -> object:
+        with lock:
+            if next(requests) == request_number:
+                CHANGES[kind]()
+        return ask(child, *arguments, **options)
+
+    monkeypatch.setattr(Child, "ask", asked)
+    done = run("optimize", "m.onnx", "-o", "o.onnx")
+    assert next(requests) > request_number
+    if done.code == 0:
+        versions += [] if kind == "length" else [_version("m.onnx")]
+        assert _version("o.onnx") in versions
+    else:
+        assert done.code in (1, 2) and done.err.count("onnxgrad: ") == 1
+        assert {p.name for p in tmp_path.iterdir()} == {"m.onnx", "m.data"}
