@@ -60,6 +60,10 @@ SINGLE: dict[str, dict[str, Any]] = {
     "kernel_params = [0.5, 0.0, 3.0]> (x)": {"x": S[0]},
     "y = com.microsoft.Attention <num_heads = 2> (x, v, b)": {"x": X, "v": normal(4, 12), "b": normal(12)},
     "y = com.microsoft.BiasGelu (x, b)": {"x": X, "b": B},
+    'y, s = com.microsoft.CausalConvWithState <activation = "silu"> (x, w)': {"x": X, "w": normal(3, 1, 2)},
+    "y = com.microsoft.DecoderMaskedMultiHeadAttention <num_heads = 2> (q, k, k)": {
+        "q": normal(2, 1, 4), "k": normal(2, 2, 3, 2),
+    },
     "y = com.microsoft.EmbedLayerNormalization (i, , t, p, , w, b)": {
         "i": IDS, "t": normal(5, 4), "p": normal(6, 4), "w": W, "b": B,
     },
@@ -71,6 +75,12 @@ SINGLE: dict[str, dict[str, Any]] = {
     "y = com.microsoft.FusedMatMul <transB = 1, alpha = 0.5> (x, s)": {"x": X, "s": S},
     "y = com.microsoft.Gelu (x)": {"x": X},
     "y = com.microsoft.LayerNormalization (x, w)": {"x": X, "w": W},
+    "y, s = com.microsoft.LinearAttention <q_num_heads = 2, kv_num_heads = 2> (x, x, x, , d, b)": {
+        "x": X, "d": normal(2, 3, 2), "b": positive(2, 3, 2),
+    },
+    'y = com.microsoft.MoE <k = 2, activation_type = "swiglu", swiglu_fusion = 1> (t, r, v, , w)': {
+        "t": normal(3, 4), "r": normal(3, 2), "v": normal(2, 6, 4), "w": normal(2, 4, 3),
+    },
     "y = com.microsoft.MatMulNBits <K = 16, N = 2, block_size = 16> (x, q, s)": {
         "x": normal(3, 16), "q": np.arange(16, dtype=np.uint8).reshape(2, 1, 8), "s": positive(2),
     },

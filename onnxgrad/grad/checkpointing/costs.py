@@ -31,7 +31,8 @@ PRODUCTS = frozenset((
     "ConvInteger", "QLinearMatMul", "QLinearConv", "Attention", "LSTM", "GRU", "RNN",
     *(f"com.microsoft::{op}" for op in (
         "FusedMatMul", "FusedConv", "FusedGemm", "MatMulNBits", "Attention", "MultiHeadAttention",
-        "GroupQueryAttention",
+        "GroupQueryAttention", "DecoderMaskedMultiHeadAttention", "LinearAttention", "MoE",
+        "CausalConvWithState",
     )),
 ))  # fmt: skip
 _LAYOUT = (

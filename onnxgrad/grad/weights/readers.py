@@ -150,6 +150,11 @@ WEIGHTS: Mapping[str, Mapping[int, str]] = {
     "BiasAdd": {1: "bias after a product"}, "BiasSplitGelu": {1: "bias after a product"},
     "BiasGelu": {1: "bias after a product"}, "FastGelu": {1: "bias after a product"},
     "GroupQueryAttention": {14: NORM[1], 15: NORM[1]},
+    "DecoderMaskedMultiHeadAttention": {10: "bias after a product"},
+    "MoE": {
+        **dict.fromkeys((2, 4), _MATRIX[1]), **dict.fromkeys((3, 5), "bias of a product"),
+    },
+    "CausalConvWithState": _FILTER,
 }  # fmt: skip
 
 # the operands that are not weights, by operator

@@ -1,13 +1,15 @@
-"""Bodies of onnxruntime's Attention and MultiHeadAttention (com.microsoft), which compute what its
-CPU kernels compute.
+"""Bodies of onnxruntime's Attention, MultiHeadAttention and DecoderMaskedMultiHeadAttention
+(com.microsoft), which compute what its CPU kernels compute.
 
 Shapes: B batch, S queries, L keys, P of them past (a cache), N heads, H the size of a head,
-D = N H. Shared caches, rotary embedding within Attention and packed projections raise InputError.
+D = N H. Shared caches of Attention and MultiHeadAttention, rotary embedding within Attention,
+packed projections and beams raise InputError.
 """
 
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 from onnx import TensorProto
@@ -79,18 +81,7 @@ def _multi_head_attention(
     ):
         decline(binding, "packed operands, or operands of unknown rank,", True)
         raise InputError(f"no gradient of '{binding}'")
-    split = key.rank == 4
-    decline(
-        binding, "a bias with keys and values that are split into heads", split and bias is not None
-    )
-    if bias is not None:
-        # an explicit size: D may be known at run time only
-        size = op.Shape(query, start=2, end=3)
-        query = query + op.Slice(bias, [0], size, [0])
-        key = key + op.Slice(bias, size, size + size, [0])
-        value = value + op.Slice(bias, size + size, [np.iinfo(np.int64).max], [0])
-    q = heads(query, num_heads)
-    k, v = (key, value) if split else (heads(key, num_heads), heads(value, num_heads))
+    q, k, v = _projected(query, key, value, bias, num_heads)
     if past_key is None or past_value is None:
         past = None
     else:
@@ -98,6 +89,63 @@ def _multi_head_attention(
         k, v = op.Concat(past_key, k, axis=2), op.Concat(past_value, v, axis=2)
     y, scores = _attend(q, k, v, mask, attention_bias, binding, past)
     return y, k, v, scores
+
+
+def _projected(
+    query: Var, key: Var, value: Var, bias: Var | None, number: int
+) -> tuple[Var, Var, Var]:
+    """Returns heads of queries, keys and values plus their bias. Keys and values that arrive in
+    heads, as those of cross-attention do, have none added.
+    """
+    if bias is not None:
+        # an explicit size: D may be known at run time only
+        size = op.Shape(query, start=2, end=3)
+        query = query + op.Slice(bias, [0], size, [0])
+        if key.rank == 3:
+            key = key + op.Slice(bias, size, size + size, [0])
+            value = value + op.Slice(bias, size + size, [np.iinfo(np.int64).max], [0])
+    k, v = (part if part.rank == 4 else heads(part, number) for part in (key, value))
+    return heads(query, number), k, v
+
+
+def _decoder_attention(
+    query: Var,
+    key: Var | None,
+    value: Var | None,
+    mask: Var | None,
+    attention_bias: Var | None,
+    past_key: Var | None,
+    past_value: Var | None,
+    past_length: Var | None,
+    beam_width: Var | None,
+    beams: Var | None,
+    bias: Var | None,
+    *,
+    num_heads: int,
+    binding: Binding,
+) -> tuple[Var | None, ...]:
+    """Self-attention: query, key and value (B, 1, D) of one step, written into place P of caches
+    (B, N, slots, H). Cross-attention: query (B, 1, D), key and value (B, N, L, H), and no cache.
+    """
+    decline(binding, "beams", beams is not None or beam_width is not None)
+    packed = key is None or value is None or query.rank != 3 or key.rank not in (3, 4)
+    decline(binding, "packed operands, or operands of unknown rank,", packed)
+    q, k, v = _projected(query, cast(Var, key), cast(Var, value), bias, num_heads)
+    if past_key is None or past_value is None or past_length is None:
+        y, scores = _attend(q, k, v, mask, attention_bias, binding, None)
+        return y, None, None, scores
+    place = op.Reshape(op.Cast(past_length, to=TensorProto.INT64), [1])
+    after = op.Add(place, 1)
+    caches = past_key, past_value
+    known = [
+        op.Concat(op.Slice(old, [0], place, [2]), new, axis=2) for old, new in zip(caches, (k, v))
+    ]
+    y, scores = _attend(q, known[0], known[1], mask, attention_bias, binding, None)
+    whole = [
+        op.Concat(part, op.Slice(old, after, [np.iinfo(np.int64).max], [2]), axis=2)
+        for part, old in zip(known, caches)
+    ]
+    return y, *whole, scores
 
 
 def _attend(
@@ -229,5 +277,10 @@ body(f"{_DOMAIN}::Attention", _attention, notes="without do_rotary, shared cache
 body(
     f"{_DOMAIN}::MultiHeadAttention",
     _multi_head_attention,
-    notes="without shared caches and packed operands; 4-D keys and values without bias",
+    notes="without shared caches and packed operands",
+)
+body(
+    f"{_DOMAIN}::DecoderMaskedMultiHeadAttention",
+    _decoder_attention,
+    notes="without beams and packed operands",
 )

@@ -11,6 +11,7 @@ from onnxgrad.verify.reference.kernels import (  # noqa: F401  # they register t
     conv_and_pool,
     elementwise,
     indexing,
+    language_models,
     linear_and_quantization,
     ml_and_training,
     normalization,
@@ -30,7 +31,8 @@ CONTRACTIONS = frozenset((
     "LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization",
     "BatchNormalization", "AveragePool", "GlobalAveragePool", "LSTM", "GRU", "RNN", "Attention",
     "CumSum", "Sum", "FusedMatMul", "FusedConv", "DeformConv", "MatMulNBits", "MatMulBnb4",
-    "GroupQueryAttention",
+    "GroupQueryAttention", "MultiHeadAttention", "DecoderMaskedMultiHeadAttention", "MoE",
+    "LinearAttention", "CausalConvWithState",
 ))  # fmt: skip
 # operators that round: those above, and elementwise arithmetic
 ROUNDED = CONTRACTIONS | {

@@ -1,5 +1,5 @@
-"""Attention of onnxruntime (com.microsoft): Attention, MultiHeadAttention, GroupQueryAttention, and
-RotaryEmbedding, as its CPU kernels compute them.
+"""Attention of onnxruntime (com.microsoft): Attention, MultiHeadAttention, GroupQueryAttention,
+DecoderMaskedMultiHeadAttention, and RotaryEmbedding, as its CPU kernels compute them.
 """
 
 from __future__ import annotations
@@ -66,21 +66,53 @@ def multi_head_attention(
         or any(c is not None for c in shared)
     ):
         raise Unsupported("MultiHeadAttention with packed operands or a shared cache")
-    if bias is not None and key.ndim == 4:
-        raise Unsupported("MultiHeadAttention with a bias and keys split into heads")
-    if bias is not None:
-        size = query.shape[2]
-        query, key, value = (
-            query + bias[:size],
-            key + bias[size : 2 * size],
-            value + bias[2 * size :],
-        )
-    q, k, v = (_heads(t, call["num_heads"]) for t in (query, key, value))
+    q, k, v = _projected(call, query, key, value, bias)
     done = 0 if past_key is None else past_key.shape[2]
     if past_key is not None and past_value is not None:
         k, v = np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
     y, scores = _attend(call, q, k, v, mask, attention_bias, done)
     return y, k, v, scores
+
+
+@kernel("DecoderMaskedMultiHeadAttention", domain=_MS, why="missing")
+def decoder_attention(
+    call: Call,
+    query: Array,
+    key: Array | None = None,
+    value: Array | None = None,
+    mask: Array | None = None,
+    attention_bias: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    past_length: Array | None = None,
+    *beams_and_bias: Array | None,
+) -> tuple[Array | None, ...]:
+    """One step: query, key and value (B, 1, D) with caches (B, N, slots, H) that hold `past_length`
+    positions, or keys and values (B, N, L, H) without caches.
+    """
+    beam_width, beams, bias, *_ = (*beams_and_bias, None, None, None)
+    if key is None or value is None or beams is not None or beam_width is not None:
+        raise Unsupported("DecoderMaskedMultiHeadAttention with packed operands or beams")
+    q, k, v = _projected(call, query, key, value, bias)
+    if past_key is None or past_value is None or past_length is None:
+        y, scores = _attend(call, q, k, v, mask, attention_bias)
+        return y, None, None, scores
+    keys, values, end = past_key.copy(), past_value.copy(), int(past_length.reshape(())) + 1
+    keys[:, :, end - 1 : end], values[:, :, end - 1 : end] = k, v
+    y, scores = _attend(call, q, keys[:, :, :end], values[:, :, :end], mask, attention_bias)
+    return y, keys, values, scores
+
+
+def _projected(
+    call: Call, query: Array, key: Array, value: Array, bias: Array | None
+) -> list[Array]:
+    """Returns heads. A bias is added to the queries, and to keys and values not yet in heads."""
+    size = query.shape[2]
+    if bias is not None:
+        query = query + bias[:size]
+        if key.ndim == 3:
+            key, value = key + bias[size : 2 * size], value + bias[2 * size :]
+    return [_heads(t, call["num_heads"]) for t in (query, key, value)]
 
 
 def _heads(x: Array, count: int) -> Array:

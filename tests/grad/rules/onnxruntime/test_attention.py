@@ -109,6 +109,7 @@ MULTI: list[tuple[str, dict[str, Any]]] = [
     (", unidirectional = 1", {"k": normal(B, S, N * H), "v": normal(B, S, N * 2)}),
     (", unidirectional = 1", {"q": normal(B, S + 3, N * H)}),
     ("", {"k": normal(B, N, L, H), "v": normal(B, N, L, H, seed=3)}),
+    ("", {"k": normal(B, N, L, H), "v": normal(B, N, L, H), "bias": normal(3 * N * H)}),
 ]
 
 
@@ -137,6 +138,35 @@ def test_all_results_of_multi_head_attention() -> None:
     check_op(made, feeds, outputs=["y", "pk", "pv", "qk"], domains=DOMAINS)
 
 
+SLOTS, STEP = 5, {name: normal(B, 1, N * H, seed=i) for i, name in enumerate("qkv")}
+CACHES = {"pk": normal(B, N, SLOTS, H, seed=4), "pv": normal(B, N, SLOTS, H, seed=5)}
+CROSS = {"k": normal(B, N, L, H, seed=1), "v": normal(B, N, L, H, seed=2)}
+OF_STEP = ("q", "k", "v", "mask", "added", "pk", "pv", "n", "", "", "bias")
+DECODERS: list[tuple[int | None, str, dict[str, Any]]] = [
+    (0, "", {}),
+    (2, "", {}),
+    (4, ", scale = 0.4", {"bias": normal(3 * N * H)}),
+    (2, "", {"mask": np.array([[1, 0, 1], [0, 1, 1]], np.int32)}),
+    (2, "", {"added": normal(1, N, 1, 3)}),
+    (None, "", {}),
+    (None, "", {"mask": SEEN, "bias": normal(3 * N * H)}),
+]
+
+
+@pytest.mark.parametrize(("past", "attributes", "more"), DECODERS)
+def test_decoder_masked_attention(past: int | None, attributes: str, more: dict[str, Any]) -> None:
+    """past: how many positions the caches hold; None: cross-attention."""
+    feeds = {**STEP, **(CROSS if past is None else CACHES), **more}
+    outputs = ["y"] if past is None else ["y", "ck", "cv"]
+    if past is not None:
+        feeds["n"] = np.array([past], np.int32)
+        attributes += ", past_present_share_buffer = 1"
+    names = [name if name in feeds else "" for name in OF_STEP]
+    made = node("DecoderMaskedMultiHeadAttention", names, outputs, attributes)
+    agrees_with_onnxruntime(made, feeds, outputs)
+    check_op(made, feeds, outputs=outputs, domains=DOMAINS)
+
+
 @pytest.mark.parametrize(
     ("made", "feeds", "reason"),
     [
@@ -157,17 +187,24 @@ def test_all_results_of_multi_head_attention() -> None:
             {"p": normal(B, N, 1, H), "n": np.array(1, np.int32)},
             "shared cache",
         ),
+        (
+            node("DecoderMaskedMultiHeadAttention", [*"xxx", *[""] * 5, "n"], ["y"], ""),
+            {"n": np.array([1], np.int32)},
+            "beams",
+        ),
     ],
 )
 def test_what_is_declined(made: onnx.NodeProto, feeds: dict[str, Any], reason: str) -> None:
-    values = {"x": X, "w": W, "b": BIAS, **feeds}
+    refuses(made, {"x": X, "w": W, "b": BIAS, **feeds}, reason)
+
+
+def refuses(made: onnx.NodeProto, feeds: dict[str, Any], reason: str) -> None:
+    """`gradient` names the operator and says what has no rule."""
     given = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-        for n, v in values.items()
+        for n, v in feeds.items()
     ]
-    graph = helper.make_graph(
-        [made], "g", given, [helper.make_tensor_value_info("y", 1, [B, S, N * H])]
-    )
+    graph = helper.make_graph([made], "g", given, [helper.make_tensor_value_info("y", 1, None)])
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     with pytest.raises(InputError, match=f"com.microsoft::{made.op_type} at .*{reason}"):
         gradient(helper.make_model(graph, opset_imports=imports, ir_version=10), adjoint="input")
