@@ -11,8 +11,8 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 from onnxgrad.errors import InputError
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of, symbols_in
-from onnxgrad.verify.onnxruntime_check import Settings
 from onnxgrad.verify.proof_model import TWO_GB, ProofModel
+from onnxgrad.verify.request import Settings
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.trials import Trial

@@ -22,17 +22,12 @@ from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Demands
-from onnxgrad.verify.onnxruntime_check import (
-    EarlyRuns,
-    Request,
-    both_ways,
-    legal_ways,
-    open_original,
-)
+from onnxgrad.verify.onnxruntime_check import open_original
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.random_operators import randoms
 from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
 from onnxgrad.verify.report import Leg
+from onnxgrad.verify.request import EarlyRuns, Request, both_ways, legal_ways
 from onnxgrad.verify.running.background import Background
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session

@@ -46,13 +46,7 @@ from onnxgrad.verify.float64_check import (
 )
 from onnxgrad.verify.interface import Demands, correspondence, interface_differences
 from onnxgrad.verify.layers.comparison import inside, interface_names, keep_run
-from onnxgrad.verify.onnxruntime_check import (
-    Request,
-    Settings,
-    limit_reached,
-    onnxruntime_check,
-    opened_as_written,
-)
+from onnxgrad.verify.onnxruntime_check import limit_reached, onnxruntime_check, opened_as_written
 from onnxgrad.verify.original_runs import REFERENCE, Ahead, OriginalRuns
 from onnxgrad.verify.output_dependencies import new_weights
 from onnxgrad.verify.output_parts import Joins
@@ -60,6 +54,7 @@ from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
 from onnxgrad.verify.report import Leg, Regions, Report, joined
+from onnxgrad.verify.request import Request, Settings
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import title_of, too_old
 from onnxgrad.verify.running.runtimes import Runtime

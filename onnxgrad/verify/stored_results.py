@@ -24,17 +24,12 @@ from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Demands, correspondence
 from onnxgrad.verify.layers.comparison import keep_run, stored_inside
 from onnxgrad.verify.layers.pairs import makers_of
-from onnxgrad.verify.onnxruntime_check import (
-    Request,
-    as_computed,
-    calibrate,
-    held_against,
-    open_original,
-)
+from onnxgrad.verify.onnxruntime_check import as_computed, calibrate, held_against, open_original
 from onnxgrad.verify.output_dependencies import float_types
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.random_operators import Draws, left_random, randoms
 from onnxgrad.verify.report import Case, Leg, Report
+from onnxgrad.verify.request import Request
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.tolerance import in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial

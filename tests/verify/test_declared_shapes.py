@@ -12,9 +12,9 @@ import pytest
 from onnxgrad.verify import declared_shapes, proof_model
 from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.dims import evaluate, symbols_in
-from onnxgrad.verify.onnxruntime_check import Settings
 from onnxgrad.verify.proof import verify
 from onnxgrad.verify.report import Case
+from onnxgrad.verify.request import Settings
 from onnxgrad.verify.trials import Trial
 from tests.helpers import parse
 

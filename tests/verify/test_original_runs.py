@@ -17,8 +17,8 @@ from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.rule_passes import remove_noops
 from onnxgrad.verify import Report, original_runs, verify
-from onnxgrad.verify.onnxruntime_check import EarlyRuns
 from onnxgrad.verify.proof import ahead
+from onnxgrad.verify.request import EarlyRuns
 from onnxgrad.verify.running.session import Session
 from tests.helpers import parse
 from tests.jobs.test_optimize import Wrong, network

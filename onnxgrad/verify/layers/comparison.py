@@ -30,11 +30,12 @@ from onnxgrad.verify.layers.pairs import (
     value_pairs,
 )
 from onnxgrad.verify.layers.scopes import standing
-from onnxgrad.verify.onnxruntime_check import Request, Settings, as_computed
+from onnxgrad.verify.onnxruntime_check import as_computed
 from onnxgrad.verify.output_dependencies import Marks, float_types, gathered
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.report import Layer, Layers
+from onnxgrad.verify.request import Request, Settings
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session
 from onnxgrad.verify.tolerance import Allowance, Ranges, in_onnxruntime, is_float, widened

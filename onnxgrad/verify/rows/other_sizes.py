@@ -16,9 +16,9 @@ from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.feeds.dims import dim_plans, evaluate, shape_of, tensor_types
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results
-from onnxgrad.verify.onnxruntime_check import Settings
 from onnxgrad.verify.proof_model import Model, proof_model
 from onnxgrad.verify.report import Case, Leg, Report
+from onnxgrad.verify.request import Settings
 from onnxgrad.verify.running.child_process import RunFailed
 
 _STAGE = "other sizes"

@@ -22,16 +22,12 @@ from onnxgrad.verify.feeds.generate import Feeder, bound_by
 from onnxgrad.verify.feeds.proof_cases import Inputs, Results, runnable, sets_of
 from onnxgrad.verify.float64_check import Oracle, float64_check
 from onnxgrad.verify.interface import Demands
-from onnxgrad.verify.onnxruntime_check import (
-    Settings,
-    calibrate,
-    held_against,
-    open_original,
-)
+from onnxgrad.verify.onnxruntime_check import calibrate, held_against, open_original
 from onnxgrad.verify.output_dependencies import float_types, new_weights
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import Draws, same_draws
 from onnxgrad.verify.report import Case, Leg, Report, joined
+from onnxgrad.verify.request import Settings
 from onnxgrad.verify.rows.grouping import Grouping
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session

@@ -1,0 +1,187 @@
+"""The arguments of `verify`, and the settings with which its models run, also in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.storage.numpy_files import ArraysFile
+from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.feeds.proof_cases import Inputs
+from onnxgrad.verify.proof_model import Model
+from onnxgrad.verify.running.background import Background, Later
+from onnxgrad.verify.running.runtimes import Runtime
+from onnxgrad.verify.running.session import Session, marks, open_session
+from onnxgrad.verify.values import Feeds
+
+# onnxruntime's name of the folder of external weights, if a model is given as bytes
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The provider, or the other runtime, and the number of threads with which models run."""
+
+    provider: str
+    threads: int
+    early: EarlyRuns | None = field(default=None, compare=False, repr=False)
+    runtime: Runtime | None = None
+
+    @property
+    def name(self) -> str:
+        """The provider's name in reports."""
+        return self.provider if self.runtime is None else self.runtime.provider
+
+    def open(
+        self, model: Model, *, optimize: bool, again: bool = False, folder: str | None = None
+    ) -> Session:
+        """Opens a session for a model, on the CPU if the provider has no kernel for any of its
+        nodes. `folder`: that of weights outside of a ModelProto. `again` and errors as in
+        `open_session`.
+        """
+        opened = None if self.early is None else self.early.opened(self, model, optimize)
+        return opened or open_session(
+            model,
+            provider=self.provider,
+            optimize=optimize,
+            threads=self.threads,
+            may_idle=True,
+            again=again,
+            session_options={} if folder is None else {_FOLDER: folder},
+            runtime=self.runtime,
+        )
+
+
+class EarlyRuns:
+    """Sessions that open and run in the background before the check asks for them. After the first
+    failure, everything runs when it is asked for.
+    """
+
+    def __init__(self, line: Background) -> None:
+        self.line = line
+        self._room = _MOST_HELD
+        self._sessions: dict[object, tuple[Model, Later[Session | None]]] = {}
+
+    def begin(
+        self,
+        model: Model,
+        ways: Iterable[tuple[Settings, bool]],
+        feeds: Sequence[Feeds] = (),
+        again: bool = False,
+    ) -> None:
+        """Begins to open a model in several ways (settings, and whether onnxruntime optimises), if
+        that has not begun, and to run it on some feeds. `again`: as in `open_session`.
+        """
+        for settings, optimize in ways:
+            key = settings, id(model), optimize
+            if key not in self._sessions:
+                self._sessions[key] = (
+                    model,
+                    self.line.call(self._open, settings, model, optimize, again and optimize),
+                )
+            opened = self._sessions[key][1]
+            if feeds:
+                self._sessions[key] = model, self.line.call(self._run, opened, feeds)
+
+    def opened(self, settings: Settings, model: Model, optimize: bool) -> Session | None:
+        """Waits for a session that was begun, and returns it; None if there is none. Each is
+        returned once.
+        """
+        begun = self._sessions.pop((settings, id(model), optimize), None)
+        return None if begun is None else begun[1].result()
+
+    def _open(
+        self, settings: Settings, model: Model, optimize: bool, again: bool
+    ) -> Session | None:
+        if self._room <= 0:
+            return None
+        try:
+            return replace(settings, early=None).open(model, optimize=optimize, again=again)
+        except OnnxgradError:  # the check meets it where it belongs
+            self._room = 0
+            return None
+
+    def _run(self, opened: Later[Session | None], list_of_feeds: Sequence[Feeds]) -> Session | None:
+        session = opened.result()
+        if session is None or self._room <= 0:
+            return None
+        try:
+            for feeds in list_of_feeds:
+                results = session.run(feeds)
+                self._room -= sum(np.asarray(v).nbytes for v in results.values())
+                session.known[marks(feeds)] = feeds, results
+        except OnnxgradError:  # as above
+            self._room = 0
+            return None
+        return session
+
+
+_MOST_HELD = 1 << 28  # bytes of results that wait for the check
+
+
+def both_ways(settings: Settings) -> list[tuple[Settings, bool]]:
+    """Returns the ways in which the candidate runs: the settings, and whether onnxruntime
+    optimises.
+    """
+    return [(settings, True), (settings, False)]
+
+
+def legal_ways(settings: Settings) -> list[tuple[Settings, bool]]:
+    """Returns the ways in which the original may run, beside its run without optimisations: the
+    settings, and whether onnxruntime optimises.
+    """
+    other = replace(settings, threads=2 if settings.threads == 1 else 1)
+    on_cpu = [] if settings.provider == "cpu" else [(replace(settings, provider="cpu"), False)]
+    return [(settings, True), (other, True), *on_cpu]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The parsed arguments of `verify` for one provider."""
+
+    settings: Settings
+    inputs: Inputs | None
+    dims: Mapping[str, int] | None
+    seeds: Sequence[int]
+    legs: Sequence[str]
+    weights: str
+    budget: float
+    allow_empty: Collection[str]
+    bounds: Bounds
+    names: Mapping[str, str]
+    coverage: float | None
+    layers: bool = False
+    keep: ArraysFile | None = None  # receives the values of a run
+    excuse: Mapping[str, str] = field(default_factory=dict)  # output -> mask of its rows
+    by_regions: bool = True  # compare between discontinuities if whole runs prove nothing
+    against: Runtime | None = None  # where the second model runs
+
+    @property
+    def there(self) -> Settings:
+        """The settings with which the second model runs."""
+        if self.against is None:
+            return self.settings
+        return replace(self.settings, runtime=self.against, early=None)
+
+    def beside(self, runtime: Runtime) -> Request:
+        """Returns the request for the same model in this and in another runtime. The float64
+        reference only calibrates.
+        """
+        return replace(self, against=runtime, by_regions=False, weights="same")
+
+    def alike(self, other: Request) -> bool:
+        """True if both requests want the same runs of the original."""
+        mine, theirs = (
+            (r.settings, r.dims, [*r.seeds], [*r.legs], r.budget, r.excuse) for r in (self, other)
+        )
+        return mine == theirs and self.inputs is other.inputs
+
+    def on(self, provider: str) -> Request:
+        """Returns the request for another provider, without the float64 check and the coverage."""
+        settings = replace(self.settings, provider=provider, early=None)
+        return replace(
+            self, settings=settings, legs=("onnxruntime",), coverage=None, layers=False, keep=None
+        )
