@@ -225,7 +225,7 @@ def _at_sizes(
         for i, original in enumerate(originals)
     ]  # fmt: skip
     at = [_sizes_of(original.proto, ours, opened) for original in originals]
-    report = reports[0] if len(reports) == 1 else joined(reports, at, "at")
+    report = joined(reports, at, "at")
     others = list(other_sizes(opened))
     report = at_other_sizes(
         report, made, opened.sizes, others, dims=options.dims, seed=options.seed,

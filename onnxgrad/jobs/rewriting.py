@@ -30,7 +30,7 @@ from onnxgrad.verify import Report, verify
 from onnxgrad.verify.blame import bisect
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.original_runs import Ahead, may_run_ahead
-from onnxgrad.verify.proof import ahead as begun_runs
+from onnxgrad.verify.request import Request
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
 
@@ -145,7 +145,7 @@ def _ahead(program: Program, options: Mapping[str, Any]) -> Iterator[tuple[Any, 
     if provider != "cpu" or not may_run_ahead(program.proto, constant_bytes(program)):
         yield None
         return
-    with original_of(program) as original, begun_runs(original, options) as early:
+    with original_of(program) as original, Ahead(original, Request(**options)) as early:
         yield original, early
 
 

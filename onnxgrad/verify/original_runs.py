@@ -52,7 +52,7 @@ class OriginalRuns:
         self.session: Session | None = None
         self.ran: dict[str, Leg] = {}
         self.trials: list[Trial] = []
-        legs, budget = request.legs, request.budget
+        legs, budget = request.legs, request.float64_budget
         self.oracle = Oracle(original, original, budget) if "float64" in legs else None
 
     def run(self) -> OriginalRuns:
@@ -107,7 +107,7 @@ class OriginalRuns:
         if settings.early is not None and self.session is not None:
             feeds = [demands.names.feeds(trial.feeds) for trial in self.trials]
             settings.early.begin(candidate.source, both_ways(settings), feeds)
-            if not self.request.names:
+            if not self.request.map:
                 settings.early.line.call(self.shapes.open)
 
     @property
@@ -140,7 +140,7 @@ class Ahead(contextlib.ExitStack):
         with contextlib.ExitStack() as threads:
             line = threads.enter_context(Background("cpu", "float64"))
             early = EarlyRuns(threads.enter_context(Background("cpu")))
-            self.request = replace(request, settings=replace(request.settings, early=early))
+            self.request = replace(request, early=early)
             self._original = line.call(proof_model, model)
             runs = line.call(lambda: OriginalRuns(self.original(), self.request).choose())
             self._chosen, self._runs = runs, line.call(lambda: runs.result().compute())

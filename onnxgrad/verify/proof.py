@@ -9,9 +9,8 @@ optimisations on and off, between one and two threads, and from the float64 refe
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +22,10 @@ from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import bounded
-from onnxgrad.options import providers_of, several
-from onnxgrad.verify.bounds import Bounds, PerOutput
+from onnxgrad.options import several
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.coverage.search import Search
-from onnxgrad.verify.coverage.summary import Coverage, wanted_share
+from onnxgrad.verify.coverage.summary import Coverage
 from onnxgrad.verify.custom_operators.boundaries import (
     Around,
     Operator,
@@ -36,7 +34,6 @@ from onnxgrad.verify.custom_operators.boundaries import (
 )
 from onnxgrad.verify.custom_operators.result_types import CannotCut
 from onnxgrad.verify.exact.client import decide_models
-from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.float64_check import (
     Oracle,
     float64_check,
@@ -54,12 +51,12 @@ from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
 from onnxgrad.verify.report import Leg, Regions, Report, joined
-from onnxgrad.verify.request import Request, Settings
+from onnxgrad.verify.request import Request, Stored
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import title_of, too_old
 from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.running.session import Session, open_session, versions
-from onnxgrad.verify.stored_results import Stored, against_stored
+from onnxgrad.verify.stored_results import against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
 from onnxgrad.verify.trials import Found, Trial, excused
@@ -69,109 +66,46 @@ from onnxgrad.wording import counted, option
 
 @bounded
 def verify(
-    a: Model | Any,
-    b: Model | Any | None = None,
-    *,
-    expect: Stored | None = None,
-    inputs: Inputs | None = None,
-    provider: str = "cpu",
-    dims: Mapping[str, int] | None = None,
-    seeds: Sequence[int] = (0, 1),
-    legs: Sequence[str] = LEGS,
-    weights: str = "auto",
-    float64_budget: float = 20.0,
-    threads: int = 1,
-    timeout: float | None = None,
-    max_memory: int | str | None = None,
-    allow_empty: Collection[str] = (),
-    excuse: Mapping[str, str] | None = None,
-    atol: PerOutput = None,
-    rtol: PerOutput = None,
-    metric: str | Iterable[str] | None = None,
-    map: Mapping[str, str] | None = None,
-    coverage: str | float | None = None,
-    layers: bool = False,
-    exact: bool = False,
-    save: str | os.PathLike[str] | None = None,
-    against: str | Sequence[str] = (),
-    early: Ahead | None = None,
+    a: Model | Any, b: Model | Any | None = None, *, early: Ahead | None = None, **options: Any
 ) -> Report:
-    """Compares model `b` with the original `a` by running both; see `onnxgrad.verify`. `early`: the
-    runs of `a` that `ahead` began.
+    """Compares model `b` with the original `a` by running both; see `onnxgrad.verify`. `options`:
+    the arguments that `Request` declares. `early`: the runs of `a` that began ahead.
     """
-    request, providers = _request(locals())
-    alone = b is None and expect is None
-    others = _runtimes(against, alone=alone and "onnxruntime" in request.legs)
-    if alone and save is None and not others:
+    request = Request(**options)
+    alone = b is None and request.expect is None
+    others = _runtimes(request.against, alone=alone and "onnxruntime" in request.legs)
+    if alone and request.save is None and not others:
         raise InputError(f"pass a second model, or {option('--expect FILE', 'expect=')}")
-    if expect is not None and b is not None:
+    if request.expect is not None and b is not None:
         raise InputError("stored results are compared with one model, and two were given")
-    if exact and b is None:
+    if request.exact and b is None:
         raise InputError(
             f"{option('--exact', 'exact=True')} compares two models, and one was given"
         )
     with contextlib.ExitStack() as left:
-        if save is not None:
-            keep = left.enter_context(ArraysFile(Path(save)))
+        if request.save is not None:
+            keep = left.enter_context(ArraysFile(Path(request.save)))
             request = replace(request, keep=keep)
         if early is not None:
-            request = replace(request, settings=early.request.settings)
+            request = replace(request, early=early.request.early)
         first = proof_model(a) if early is None else early.original()
-        second = a if b is None and expect is None else b
-        report = _on_all(first, second, expect, request, others or providers, early)
+        second = a if alone else b
+        report = _on_all(first, second, request, others or request.providers, early)
         ran = any(leg.ran for name, leg in report.legs.items() if name.startswith("onnxruntime"))
         if ran and (old := too_old(versions()["onnxruntime"])):
             report = replace(report, notes=(*report.notes, old))
-        if exact:
-            decision = decide_models(first.source, proof_model(second).source, request.names)
+        if request.exact:
+            decision = decide_models(first.source, proof_model(second).source, request.map)
             report = replace(report, exact=decision)
-    if save is not None and not keep.names:
-        report = replace(report, notes=(*report.notes, f"{save} was not written: no check ran"))
+    if request.save is not None and not keep.names:
+        unwritten = f"{request.save} was not written: no check ran"
+        report = replace(report, notes=(*report.notes, unwritten))
     return replace(report, bounds=str(request.bounds))
-
-
-def ahead(model: Model, options: Mapping[str, Any]) -> Ahead:
-    """Begins, in the background, the runs of `model` that a call of `verify` with these options
-    will need; passes the result to that call. A context, in which everything begun ends. Raises
-    InputError for invalid options.
-    """
-    defaults = cast("dict[str, Any]", verify.__wrapped__.__kwdefaults__)  # type: ignore[attr-defined]  # of functools.wraps
-    return Ahead(model, _request({**defaults, **options})[0])
-
-
-def _request(options: Mapping[str, Any]) -> tuple[Request, Sequence[str]]:
-    """Returns the arguments of `verify`, parsed for the first provider, and all providers. Raises
-    InputError.
-    """
-    legs = several(options["legs"], "verify: legs")
-    _check_legs(legs)
-    if not len(options["seeds"]):
-        raise InputError(f"{option('--seed', 'seeds')}: pass at least one seed")
-    bounds = Bounds.of(options["atol"], options["rtol"], options["metric"])
-    providers = providers_of(options["provider"])
-    share = options["coverage"]
-    request = Request(
-        Settings(providers[0], options["threads"]),
-        options["inputs"],
-        options["dims"],
-        options["seeds"],
-        legs,
-        options["weights"],
-        options["float64_budget"],
-        several(options["allow_empty"], "verify: allow_empty"),
-        bounds,
-        options["map"] or {},
-        None if share is None else wanted_share(share),
-        options["layers"],
-        excuse=options["excuse"] or {},
-    )
-    return request, providers if "onnxruntime" in legs else providers[:1]
 
 
 def _on_all(
     first: ProofModel,
     b: Model | Any | None,
-    expect: Stored | None,
     request: Request,
     places: Sequence[str] | Sequence[Runtime],
     early: Ahead | None,
@@ -186,12 +120,12 @@ def _on_all(
     requests = [request, *(request.on(name) for name in providers[1:])]
     second = None if b is None else proof_model(b)
     reports = [
-        against_stored(first, cast(Stored, expect), each)
+        against_stored(first, cast(Stored, request.expect), each)
         if second is None
         else _around(first, second, each, early)
         for each in requests
     ]
-    return reports[0] if len(reports) == 1 else joined(reports, providers)
+    return joined(reports, providers)
 
 
 def _runtimes(against: str | Sequence[str], *, alone: bool) -> list[Runtime]:
@@ -213,7 +147,7 @@ def _in_others(model: ProofModel, request: Request, others: Sequence[Runtime]) -
         report = _around(model, model, request.beside(runtime), None)
         here = f"{report.provider} of onnxruntime {versions()['onnxruntime']}"
         reports.append(replace(report, provider=f"{here} and on {title}"))
-    return reports[0] if len(reports) == 1 else joined(reports, titles)
+    return joined(reports, titles)
 
 
 def _around(
@@ -269,7 +203,7 @@ def _compared(
     start = time.monotonic()
     outputs = [value.name for value in original.proto.graph.output]
     _check_outputs(request, outputs)
-    names = interface_names(original.proto, request.names) if request.layers else request.names
+    names = interface_names(original.proto, request.map) if request.layers else request.map
     demands, seen = correspondence(original.proto, candidate.proto, names, request.bounds)
 
     # a pass that fixes a size is wrong at every other
@@ -301,7 +235,7 @@ def _compared(
     )  # fmt: skip
     if request.inputs is None:
         search.run()
-    ties = Ties(original, request.budget)
+    ties = Ties(original, request.float64_budget)
     for trial in search.trials:
         trial.ties = ties
     found = Found(
@@ -337,7 +271,7 @@ def _judged(
         if oracle is not None:
             widen_by_rounding(oracle, trials)
         early = request.settings.early
-        shapes = None if request.names else partial(runs.shapes.contradictions, trials)
+        shapes = None if request.map else partial(runs.shapes.contradictions, trials)
         later = None if early is None or shapes is None else early.line.call(shapes)
         ran["onnxruntime"] = onnxruntime_check(
             original, candidate, trials, found, request.settings, demands, search.at_zero,
@@ -348,7 +282,7 @@ def _judged(
             wrong, notes = shapes() if later is None else later.result()
             found.unproved += wrong
             found.notes += notes
-    if oracle is not None and request.against is None:
+    if oracle is not None and request.runtime is None:
         ran["float64"] = float64_check(oracle, trials, found, demands.computed)
         ran |= _settled(oracle, trials, found, ran)
     regions = _in_regions(search, request, found, ran)
@@ -421,7 +355,7 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
     """Returns what the runs failed to cover: the requested share, and rows that differ, unless the
     caller says how the weights were computed.
     """
-    lacking = "" if request.coverage is None else coverage.lacks(request.coverage)
+    lacking = "" if request.share is None else coverage.lacks(request.share)
     unread = []
     if request.weights == "auto" and request.inputs is None:
         rows, unmet = coverage.unread.items(), coverage.unmet.items()
@@ -430,15 +364,6 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
             f"{counted(n, 'element')} of {name!r} differ that no run met" for name, n in unmet
         ]
     return [*unread, *([lacking] if lacking else [])]
-
-
-def _check_legs(legs: Sequence[str]) -> None:
-    """Raises InputError if the name of a check is unknown, or if there is none."""
-    unknown = [leg for leg in legs if leg not in LEGS]
-    if unknown:
-        raise InputError(f"unknown check {unknown[0]!r}: choose from {', '.join(LEGS)}")
-    if not legs:
-        raise InputError("no check was chosen")
 
 
 def _check_outputs(request: Request, outputs: Sequence[str]) -> None:

@@ -338,6 +338,8 @@ def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") ->
     checks but the first report's include the provider or the size.
     """
     first, *others = reports
+    if not others:
+        return first
     legs, differences = dict(first.legs), list(first.differences)
     compared = dict(first.compared)
     unproved, notes = list(first.unproved), list(first.notes)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
-from onnxgrad.errors import OnnxgradError
+from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.storage.numpy_files import ArraysFile
-from onnxgrad.verify.bounds import Bounds
+from onnxgrad.options import providers_of, several
+from onnxgrad.verify.bounds import Bounds, PerOutput
+from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.proof_model import Model
 from onnxgrad.verify.running.background import Background, Later
 from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.running.session import Session, marks, open_session
-from onnxgrad.verify.values import Feeds
+from onnxgrad.verify.values import Feeds, Value
+from onnxgrad.vocabulary import LEGS
+from onnxgrad.wording import option
+
+Stored: TypeAlias = "Mapping[str, Value] | str | os.PathLike[str]"
 
 # onnxruntime's name of the folder of external weights, if a model is given as bytes
 _FOLDER = "session.model_external_initializers_file_folder_path"
@@ -138,50 +146,97 @@ def legal_ways(settings: Settings) -> list[tuple[Settings, bool]]:
     return [(settings, True), (other, True), *on_cpu]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """The parsed arguments of `verify` for one provider."""
+    """The arguments of `verify`, parsed for the first provider. Raises InputError.
 
-    settings: Settings
-    inputs: Inputs | None
-    dims: Mapping[str, int] | None
-    seeds: Sequence[int]
-    legs: Sequence[str]
-    weights: str
-    budget: float
-    allow_empty: Collection[str]
-    bounds: Bounds
-    names: Mapping[str, str]
-    coverage: float | None
+    `early`: what runs in the background. `runtime`: where the second model runs. `keep`: receives
+    the values of a run. `by_regions`: compare between discontinuities if whole runs prove nothing.
+    """
+
+    expect: Stored | None = None
+    inputs: Inputs | None = None
+    provider: str = "cpu"
+    dims: Mapping[str, int] | None = None
+    seeds: Sequence[int] = (0, 1)
+    legs: Sequence[str] = LEGS
+    weights: str = "auto"
+    float64_budget: float = 20.0
+    threads: int = 1
+    timeout: float | None = None
+    max_memory: int | str | None = None
+    allow_empty: Collection[str] = ()
+    excuse: Mapping[str, str] = field(default_factory=dict)
+    atol: PerOutput = None
+    rtol: PerOutput = None
+    metric: str | Iterable[str] | None = None
+    map: Mapping[str, str] = field(default_factory=dict)
+    coverage: str | float | None = None
     layers: bool = False
-    keep: ArraysFile | None = None  # receives the values of a run
-    excuse: Mapping[str, str] = field(default_factory=dict)  # output -> mask of its rows
-    by_regions: bool = True  # compare between discontinuities if whole runs prove nothing
-    against: Runtime | None = None  # where the second model runs
+    exact: bool = False
+    save: str | os.PathLike[str] | None = None
+    against: str | Sequence[str] = ()
+    early: EarlyRuns | None = field(default=None, repr=False)
+    runtime: Runtime | None = None
+    keep: ArraysFile | None = None
+    by_regions: bool = True
+    bounds: Bounds = field(init=False)
+    providers: Sequence[str] = field(init=False)
+    share: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        legs = several(self.legs, "verify: legs")
+        unknown = [leg for leg in legs if leg not in LEGS]
+        if unknown:
+            raise InputError(f"unknown check {unknown[0]!r}: choose from {', '.join(LEGS)}")
+        if not legs:
+            raise InputError("no check was chosen")
+        if not len(self.seeds):
+            raise InputError(f"{option('--seed', 'seeds')}: pass at least one seed")
+        bounds = Bounds.of(self.atol, self.rtol, self.metric)
+        providers = providers_of(self.provider)
+        share = None if self.coverage is None else wanted_share(self.coverage)
+        parsed = {
+            "legs": legs,
+            "bounds": bounds,
+            "providers": providers if "onnxruntime" in legs else providers[:1],
+            "share": share,
+            "allow_empty": several(self.allow_empty, "verify: allow_empty"),
+            "excuse": self.excuse or {},
+            "map": self.map or {},
+        }
+        for name, value in parsed.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings with which the original runs."""
+        return Settings(self.providers[0], self.threads, self.early)
 
     @property
     def there(self) -> Settings:
         """The settings with which the second model runs."""
-        if self.against is None:
+        if self.runtime is None:
             return self.settings
-        return replace(self.settings, runtime=self.against, early=None)
+        return replace(self.settings, runtime=self.runtime, early=None)
 
     def beside(self, runtime: Runtime) -> Request:
         """Returns the request for the same model in this and in another runtime. The float64
         reference only calibrates.
         """
-        return replace(self, against=runtime, by_regions=False, weights="same")
+        return replace(self, runtime=runtime, by_regions=False, weights="same")
 
     def alike(self, other: Request) -> bool:
         """True if both requests want the same runs of the original."""
         mine, theirs = (
-            (r.settings, r.dims, [*r.seeds], [*r.legs], r.budget, r.excuse) for r in (self, other)
+            (r.settings, r.dims, [*r.seeds], [*r.legs], r.float64_budget, r.excuse)
+            for r in (self, other)
         )
         return mine == theirs and self.inputs is other.inputs
 
     def on(self, provider: str) -> Request:
         """Returns the request for another provider, without the float64 check and the coverage."""
-        settings = replace(self.settings, provider=provider, early=None)
         return replace(
-            self, settings=settings, legs=("onnxruntime",), coverage=None, layers=False, keep=None
-        )
+            self, provider=provider, early=None, legs=("onnxruntime",), coverage=None,
+            layers=False, keep=None,
+        )  # fmt: skip

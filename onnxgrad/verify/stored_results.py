@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,14 +29,13 @@ from onnxgrad.verify.output_dependencies import float_types
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.random_operators import Draws, left_random, randoms
 from onnxgrad.verify.report import Case, Leg, Report
-from onnxgrad.verify.request import Request
+from onnxgrad.verify.request import Request, Stored
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.tolerance import in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
 from onnxgrad.verify.values import Value
 from onnxgrad.wording import option
 
-Stored: TypeAlias = "Mapping[str, Value] | str | os.PathLike[str]"
 _OF = "the model"
 
 
@@ -45,7 +44,7 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
     inputs, the inputs stored with the results are used. If the request is for layers, values inside
     the model may be stored too.
     """
-    names, proto = request.names, model.proto
+    names, proto = request.map, model.proto
     expected, inner = _loaded(stored, proto, names), dict[str, Value]()
     given = _taken(expected, {v.name for v in proto.graph.input}, proto, names)
     if given and request.inputs is None:
@@ -54,8 +53,8 @@ def against_stored(model: ProofModel, stored: Stored, request: Request) -> Repor
         inner = _taken(expected, {names.get(name, name) for name in expected}, proto, names)
         names = {ours: theirs for ours, theirs in names.items() if ours not in inner}
     demands = _demands(proto, expected, names, request.bounds, alone=not inner)
-    report, own = _compared(model, expected, replace(request, names=names), demands)
-    lacking = "" if request.coverage is None else report.coverage.lacks(request.coverage)
+    report, own = _compared(model, expected, replace(request, map=names), demands)
+    lacking = "" if request.share is None else report.coverage.lacks(request.share)
     if report and lacking:
         report = replace(report, ok=False, unproved=(lacking,))
     if request.keep is not None:
@@ -90,7 +89,7 @@ def _compared(
     own = Trial(case, feeds, {}, excuse=masks)
     found = Found(unproved=draws.reasons(bounds), random=demands.random)
     ran = dict[str, Leg]()
-    oracle = Oracle(model, model, request.budget) if "float64" in legs else None
+    oracle = Oracle(model, model, request.float64_budget) if "float64" in legs else None
     if oracle is not None:
         own.exact = oracle.original(feeds)
     why = ""

@@ -17,8 +17,8 @@ from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.rule_passes import remove_noops
 from onnxgrad.verify import Report, original_runs, verify
-from onnxgrad.verify.proof import ahead
-from onnxgrad.verify.request import EarlyRuns
+from onnxgrad.verify.original_runs import Ahead
+from onnxgrad.verify.request import EarlyRuns, Request
 from onnxgrad.verify.running.session import Session
 from tests.helpers import parse
 from tests.jobs.test_optimize import Wrong, network
@@ -54,7 +54,7 @@ def compared(a: Any, b: Any, options: Mapping[str, Any], early: bool) -> Any:
     try:
         if not early:
             return outcome(verify(a, b, **options))
-        with ahead(a, options) as begun:
+        with Ahead(a, Request(**options)) as begun:
             return outcome(verify(a, b, early=begun, **options))
     except OnnxgradError as error:
         return outcome(error)
@@ -119,7 +119,7 @@ def test_runs_happen_once(beside: bool, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_other_options_than_those_begun_run_again() -> None:
     a, b = parse(ADD), parse(MUL)
-    with ahead(a, {"seeds": (0,)}) as early:
+    with Ahead(a, Request(seeds=(0,))) as early:
         report = verify(a, b, early=early, seeds=(4, 5))
     assert outcome(report) == compared(a, b, {"seeds": (4, 5)}, early=False)
 

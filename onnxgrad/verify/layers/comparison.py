@@ -339,9 +339,9 @@ def inside(
     """Compares the values inside two models on the first case. If the outputs do not `agree`,
     continue with the other cases until a value differs.
     """
-    pairs, unpaired = value_pairs(original.proto, candidate.proto, request.names)
+    pairs, unpaired = value_pairs(original.proto, candidate.proto, request.map)
     known = makers_of(candidate.proto)
-    for ours, theirs in request.names.items():
+    for ours, theirs in request.map.items():
         if ours in makers_of(original.proto) and theirs not in known:
             raise InputError(
                 f"{option('--map', 'map=')} {ours}={theirs}: no node of the second model computes "
@@ -350,7 +350,7 @@ def inside(
     first, second = Marked(original, request.settings), Marked(candidate, request.there)
     for i, trial in enumerate(trials):
         keep = request.keep if i == 0 else None
-        work = Comparison(pairs, first, second, demands, request.budget, keep=keep)
+        work = Comparison(pairs, first, second, demands, request.float64_budget, keep=keep)
         found = work.of(trial.feeds, str(trial.case), unpaired)
         if agree or found.first is not None:
             break
@@ -365,9 +365,14 @@ def stored_inside(
     demands: Demands,
 ) -> Layers:
     """Compares stored values with those that a model computes from the feeds of a case."""
-    pairs, unpaired = stored_pairs(stored, model.proto, request.names)
+    pairs, unpaired = stored_pairs(stored, model.proto, request.map)
     marked = Marked(model, request.settings)
     work = Comparison(
-        pairs, marked, marked, replace(demands, names=Correspondence()), request.budget, stored
+        pairs,
+        marked,
+        marked,
+        replace(demands, names=Correspondence()),
+        request.float64_budget,
+        stored,
     )
     return work.of(trial.feeds, str(trial.case), unpaired)

@@ -188,7 +188,7 @@ def _with_results(side: Side, cuts: Sequence[Cut], feeds: Results, request: Requ
 def _request(request: Request, model: ProofModel, cases: Sequence[Results]) -> Request:
     return replace(
         request,
-        settings=replace(request.settings, early=None),
+        early=None,
         inputs=cases,
         dims=None,
         allow_empty=[v.name for v in model.proto.graph.output],

@@ -94,7 +94,7 @@ class RowProof:
             self._on(Settings(provider, 1), first=i == 0)
             for i, provider in enumerate(self.providers)
         ]
-        return reports[0] if len(reports) == 1 else joined(reports, self.providers)
+        return joined(reports, self.providers)
 
     def _on(self, settings: Settings, *, first: bool) -> Report:
         start = time.monotonic()
