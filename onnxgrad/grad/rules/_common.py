@@ -77,24 +77,27 @@ def scaled(v: Var, factor: float) -> Var:
     return v if factor == 1.0 else v * factor
 
 
-def beside_zeros(product: Var, x: Var, add: Callable[[Var], Var]) -> tuple[Var, Var, Var]:
-    """Returns a, b, c such that the product of all factors except the zero z is a + b z + c z^2.
+def beside_zeros(product: Var, x: Var, add: Callable[[Var], Var]) -> tuple[Var, Var, Var, Var]:
+    """Returns p, w, h, d such that p (d (d + w) + h) is the product of all factors except a zero.
 
     product: that of the factors that are not 0. x: the factors. add: sums up a value of each
-    factor over the factors of one product.
+    factor over the factors of one product; p, w and h have its shape, d has that of x.
 
-    The value of the polynomial is `product` beside one zero and else 0, but its derivatives are
-    those of the product: with m zeros of the sum s and the sum of squares q, the other zeros have
-    the sum t = s - z, and their product is (2 - m + t for m < 3, else 0) + (t^2 - q + z^2) / 2 if
-    m < 4. With more zeros the product is 0, which holds up to third derivatives.
+    The value is `product` beside one zero and else 0, but the derivatives are those of the product:
+    with d = 1 - z of a zero z and 0 of other factors, the others have the sum r and the sum of
+    squares q of d. Of up to two other zeros the product is ((1 - r)^2 + 1 - q) / 2. With more it
+    is 0, which holds up to third derivatives.
     """
     is_zero = op.Equal(x, 0.0)
-    zeros = op.Where(is_zero, x, 0.0)
-    count, total, squares = add(as_number(is_zero, x)), add(zeros), add(zeros * zeros)
-    few = op.Where(op.Less(count, 3.0), product, 0.0)
-    product = op.Where(op.Less(count, 4.0), product, 0.0)
-    pairs = (total * total - squares) * 0.5
-    return few * (2.0 - count + total) + product * pairs, -(few + product * total), product
+    d = counting(op.Where(is_zero, 1.0 - x, 0.0))  # has the value 1 at each zero
+    count, squares = add(d), add(d * d)
+    w = 1.0 - count
+    return (
+        op.Where(op.Less(count, 4.0), counting(product), 0.0),
+        w,
+        (w * w - squares + 1.0) * 0.5,
+        d,
+    )
 
 
 def axes_operand(axes: Axes) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.grad.registry import Formula, vjp, vjp_all, zero
-from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, sum_like
+from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, in_dtype_of, sum_like
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
@@ -199,8 +199,9 @@ def _cum_prod(
     def gathered(v: Var) -> Var:
         return op.CumSum(v, along, exclusive=exclusive, reverse=1 - reverse)
 
-    a, b, c = map(gathered, beside_zeros(g * products, x, before))
-    return op.Where(is_zero, a + x * (b + x * c), gathered(g * y) / nonzero)
+    p, w, h, d = beside_zeros(g * products, x, before)
+    others = gathered(p * h) + d * (gathered(p * w) + d * gathered(p))
+    return op.Where(is_zero, in_dtype_of(others, x), gathered(g * y) / nonzero)
 
 
 vjp("CumProd", _cum_prod, notes=ZEROS)

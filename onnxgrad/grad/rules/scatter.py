@@ -14,6 +14,7 @@ from onnxgrad.grad.rules._common import (
     ZEROS,
     as_number,
     beside_zeros,
+    counting,
     from_front,
     in_dtype_of,
     size_along,
@@ -142,10 +143,11 @@ def _d_updates(g: Var, y: Var, data: Var, updates: Var, at: _Places, reduction: 
     if reduction == "mul":
         is_zero = op.Equal(updates, 0.0)
         nonzero = op.Where(is_zero, 1.0, updates)
-        product, none = g * at.write(data, nonzero, "mul"), zeros_like(data)
-        found = beside_zeros(product, updates, lambda v: at.write(none, v, "add"))
-        a, b, c = (at.read(v) for v in found)
-        return op.Where(is_zero, a + updates * (b + updates * c), at.read(g * y) / nonzero)
+        product, none = g * at.write(data, nonzero, "mul"), counting(zeros_like(data))
+        *read, d = beside_zeros(product, updates, lambda v: at.write(none, v, "add"))
+        p, w, h = map(at.read, read)
+        others = in_dtype_of(p * (d * (d + w) + h), updates)
+        return op.Where(is_zero, others, at.read(g * y) / nonzero)
     wins = op.Equal(updates, at.read(y))
     return op.Where(wins, at.read(g / _winners(y, data, updates, at)), 0.0)
 
