@@ -262,6 +262,9 @@ def sum_of_reshapes(x: list[Var], s: list[Var], root: Binding) -> Any:
 
 def add_up(contributions: Sequence[Var]) -> Var:
     """Emits the sum of `contributions`, such as those to one adjoint."""
-    if len(contributions) > 2:
+    first, *others = contributions
+    if len(others) > 1:
         return op.Sum(*contributions)
-    return contributions[0] if len(contributions) == 1 else contributions[0] + contributions[1]
+    if others and others[0] is first:
+        return first * 2.0  # which a number or a product in `first` can take up
+    return first + others[0] if others else first
