@@ -204,3 +204,18 @@ def test_products_with_wide_operands_share_one_transposition(widths: tuple[int, 
 def test_products_with_narrow_operands_keep_their_form(widths: tuple[int, ...], k: int) -> None:
     _, counts = wide("g", *widths, k=k)
     assert counts["Gemm"] == len(widths) and "Transpose" not in counts
+
+
+def test_a_number_of_a_rule_goes_into_what_makes_the_adjoint() -> None:
+    """The 2 of v v joins the mean's share; the 1/2 of an exact Gelu the alpha of the Gemm after it."""
+    loss = parse(
+        "g (float[4,3] x) => (float y) { s = Mul (x, x) y = ReduceMean <keepdims = 0> (s) }"
+    )
+    assert [n.op_type for n in gradient(loss, "x").graph.node] == ["Mul", "ReduceMean", "Mul"]
+    net = parse(
+        "g (float[4,3] x) => (float y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> "
+        "{ h = Gelu (x) a = Gemm (h, w) s = Tanh (a) y = ReduceSum <keepdims = 0> (s) }"
+    )
+    products = [n for n in gradient(net, "x").graph.node if n.op_type == "Gemm"]
+    alphas = [a.f for n in products for a in n.attribute if a.name == "alpha"]
+    assert len(products) == 2 and alphas == [0.5]
