@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -195,6 +196,9 @@ _WHOLE = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}
 EACH = {op: f"{op}, each" for op in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")}
 _MOST_EACH = 4096
 _ZERO = _at(lambda a: 0.0)
+# the largest arguments whose results a float32 holds: a smaller bound counts as crossed beside it
+_LARGEST_EXP = math.log(float(np.finfo(np.float32).max))
+_LARGEST_SINH = _LARGEST_EXP + math.log(2)
 # operator -> the sides of its bounds, by attributes, operands and results
 SIDES: dict[str, Sides] = {
     **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Elu", "Celu", "Selu", "Abs"), _ZERO),
@@ -213,9 +217,10 @@ SIDES: dict[str, Sides] = {
     ),
     "HardSwish": _at(lambda a: -3.0, lambda a: 3.0),
     "Binarizer": _at(lambda a: a.get("threshold", 0.0), needed=ALL),
-    # the largest argument whose result a float32 holds
-    "Exp": _at(lambda a: 88.72),
-    **dict.fromkeys(("Sinh", "Cosh"), _at(lambda a: -89.41, lambda a: 89.41)),
+    "Exp": _at(lambda a: _LARGEST_EXP),
+    **dict.fromkeys(
+        ("Sinh", "Cosh"), _at(lambda a: -_LARGEST_SINH, lambda a: _LARGEST_SINH)
+    ),
     "GridSample": _at(lambda a: -1.0, lambda a: 1.0, operand=1),
     "Clip": _clip,
     "Max": _extreme(True),
