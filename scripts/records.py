@@ -67,6 +67,18 @@ def column(record: str, name: str, table: int = 0) -> dict[str, float]:
     return found[table]
 
 
+def rows(record: str, first: str) -> list[list[str]]:
+    """Returns the rows of the table of a record whose head begins with these cells, as cells; none
+    without the record or the table.
+    """
+    path, found, inside = RESULTS / record, list[list[str]](), False
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        inside = line.startswith((first, "|")) and (inside or line.startswith(first))
+        if inside and not line.startswith(first) and not set(line) <= set("|- "):
+            found.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+    return found
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)

@@ -8,7 +8,8 @@ dynamically and statically. Each file is optimised with the defaults and with `-
 verdict must be `equal`. Faults are planted in the optimised file: a scale 1 % off, a zero point off
 by one, an int8 weight off by one, swapped operands, a wrong axis, a missing bias. A fault counts if
 it changes float64 results by 1e-6 of the largest value; then the verdict must be `different`.
-Prints each verdict (--write: to results/regions.md); exit code 1 if one is wrong.
+Prints each verdict (--write: to results/regions.md, which keeps its rows of other files); exit code
+1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -39,6 +40,7 @@ from onnxgrad.verify import Report, feeds_for, open_session, verify  # noqa: E40
 from onnxgrad.verify.compare import compare  # noqa: E402
 from onnxgrad.verify.reference.evaluate import Reference  # noqa: E402
 from scripts.fetch_models import fetch  # noqa: E402
+from scripts.records import rows as recorded  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 from scripts.sweep_quantized import quantised  # noqa: E402
 
@@ -236,6 +238,40 @@ def ends(report: Report) -> str:
     return f"{max(found, default=0.0):.1e}"
 
 
+_PAIRS = "| file | nodes | merge | verdict | end to end | cuts | worst region |"
+_PLANTED = "| file | fault | where | verdict | found in |"
+
+
+def row(cells: Sequence[str]) -> str:
+    """Returns one row of a table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def total(pairs: Sequence[Sequence[str]], planted: Sequence[Sequence[str]]) -> str:
+    """Returns how many pairs and faults got each verdict."""
+    counts = Counter(f"pairs {cells[3]}" for cells in pairs)
+    counts += Counter(f"faults {cells[3]}" for cells in planted)
+    return ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+
+
+def write(
+    pairs: Sequence[Sequence[str]], planted: Sequence[Sequence[str]], wrong: Sequence[str]
+) -> None:
+    """Writes the record, in which other files keep their rows."""
+    done = {cells[0] for cells in pairs}
+    all_pairs, all_planted = (
+        sorted(
+            [*(r for r in recorded("regions.md", head) if r[0] not in done), *found],
+            key=lambda cells: list(FILES).index(cells[0]),
+        )
+        for head, found in ((_PAIRS, pairs), (_PLANTED, planted))
+    )
+    left = [f"- {w}" for w in wrong]
+    lines = [f"{total(all_pairs, all_planted)}.", "", _PAIRS, "|---" * 7 + "|"]
+    lines += [*map(row, all_pairs), "", _PLANTED, "|---" * 5 + "|", *map(row, all_planted)]
+    write_record("regions", [*lines, *([""] if left else []), *left])
+
+
 def main() -> int:
     """Returns 1 if a verdict is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -245,10 +281,7 @@ def main() -> int:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable()
-    counts, wrong = Counter[str](), list[str]()
-    head = "| file | nodes | merge | verdict | end to end | cuts | worst region |"
-    rows = [head, "|---" * 7 + "|"]
-    planted = ["| file | fault | where | verdict | found in |", "|---" * 5 + "|"]
+    pairs, planted, wrong = list[list[str]](), list[list[str]](), list[str]()
     kinds = list(FAULTS)
     for name in given.file:
         at = list(FILES).index(name)
@@ -258,10 +291,8 @@ def main() -> int:
             number = str(sum(used.cuts.values())) if used else ""
             worst = f"{used.worst.rel:.1e}" if used and used.worst else ""
             sizes = f"{len(original.graph.node)} -> {len(result.graph.node)}"
-            cells = name, sizes, merge, report.verdict, ends(report), number, worst
-            rows.append(f"| {' | '.join(cells)} |")
-            print(rows[-1], flush=True)
-            counts[f"pairs {report.verdict}"] += 1
+            pairs.append([name, sizes, merge, report.verdict, ends(report), number, worst])
+            print(row(pairs[-1]), flush=True)
             if report.verdict != "equal":
                 wrong.append(f"{name}, merge {merge}: {report.summary}")
         base, start = Base(result), at * given.faults % len(kinds)
@@ -270,18 +301,13 @@ def main() -> int:
         for kind, (place, model) in itertools.islice(found, given.faults):
             report = verify(original, model, float64_budget=_FLOAT64, timeout=_ALL)
             where = report.worst.output if report.worst else ""
-            planted.append(f"| {name} | {kind} | {place} | {report.verdict} | {where} |")
-            print(planted[-1], flush=True)
-            counts[f"faults {report.verdict}"] += 1
+            planted.append([name, kind, place, report.verdict, where])
+            print(row(planted[-1]), flush=True)
             if report.verdict != "different":
                 wrong.append(f"{name}, {kind} at {place}: {report.summary}")
-    total = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
-    print(total, *wrong, sep="\n")
+    print(total(pairs, planted), *wrong, sep="\n")
     if given.write:
-        left = [f"- {w}" for w in wrong]
-        write_record(
-            "regions", [f"{total}.", "", *rows, "", *planted, *([""] if left else []), *left]
-        )
+        write(pairs, planted, wrong)
     return 1 if wrong else 0
 
 

@@ -27,6 +27,7 @@ from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.report import Leg
 from onnxgrad.verify.running.child_process import pooled
+from onnxgrad.verify.running.session import courtesy
 from onnxgrad.verify.tolerance import (
     CAP,
     EXACT,
@@ -45,6 +46,7 @@ from onnxgrad.wording import option
 
 _R = TypeVar("_R")
 _JITTER = 2.0**-51
+_GRACE = 2.0  # seconds beyond the budget that one node may take
 PERTURBED_RUNS = 3
 _LAST_BITS = 2.0**-22  # the relative error of a float32 sum of hundreds of terms
 QUANTISES = frozenset({
@@ -74,6 +76,9 @@ class Oracle:
         self.left = budget
         self.why = ""
         self.failed = False  # whether a node failed in the last run
+        self.cut = False  # whether the last optional run had no time
+        self._longest = 0.0  # seconds of the runs that count
+        self._optional = False
         self._made: dict[str, Float64] = {}
         self._count = next(_counts)
         pooled("float64")  # the child starts while onnxruntime loads the original
@@ -101,6 +106,19 @@ class Oracle:
         results = self._run("candidate", names.feeds(feeds))
         return None if results is None else names.results(results)
 
+    def optional(self, which: str, feeds: Results, *, short: bool = True) -> Results | None:
+        """Returns the outputs of a model in an optional case. A failure leaves no reason behind. If
+        `short`, a run is `cut` that takes too long beside those that count.
+        """
+        why, self._optional, self.cut = self.why, short, False
+        try:
+            found = (self.original if which == "original" else self.candidate)(feeds)
+        finally:
+            self._optional = False
+        if self.left > 0:
+            self.why = why
+        return found
+
     def moved(self, which: str, feeds: Results, constants: Roundings, seed: int) -> Results | None:
         """Returns the outputs of a model, under the original's names, if these constants are
         rounded differently.
@@ -123,10 +141,11 @@ class Oracle:
         constants: Roundings | None = None,
     ) -> Results | None:
         counts = not jitter and steps and constants is None
+        most = min(self.left, courtesy(self._longest)) if self._optional else self.left
         return self._within_budget(
             which,
             lambda model: model.run(
-                feeds, seconds=self.left, jitter=jitter, seed=seed,
+                feeds, seconds=most, jitter=jitter, seed=seed, patience=self.left - most + _GRACE,
                 count=(os.getpid(), self._count) if counts else None,
                 everywhere=everywhere, steps=steps, rounded=constants,
             ),
@@ -143,6 +162,7 @@ class Oracle:
         if self.left <= 0:
             return None
         started, self.failed = time.monotonic(), False
+        most = courtesy(self._longest)
         try:
             return run(self._evaluator(which))
         except LimitReached:
@@ -152,7 +172,12 @@ class Oracle:
             self.why = f"the {which}: {error}"
             return None
         finally:
-            self.left -= time.monotonic() - started
+            taken = time.monotonic() - started
+            self.left -= taken
+            if self._optional:
+                self.cut |= taken >= most
+            else:
+                self._longest = max(self._longest, taken)
             if self.left <= 0:
                 self.why = f"over its budget of {self.budget:g} s"
 

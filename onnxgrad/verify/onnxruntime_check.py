@@ -53,7 +53,7 @@ def open_original(original: ProofModel, settings: Settings) -> Session:
 def onnxruntime_check(
     original: ProofModel,
     candidate: ProofModel,
-    trials: Sequence[Trial],
+    trials: list[Trial],
     found: Found,
     settings: Settings,
     demands: Demands,
@@ -67,7 +67,7 @@ def onnxruntime_check(
     settings of the candidate, if they differ.
     """
     agreeing, where = list(at_zero), there or settings
-    why = calibrate(original, trials, settings, agreeing, apart)
+    why = calibrate(original, trials, settings, agreeing, apart, found.notes)
     if where.runtime is not None:
         _add_noise_of(where, candidate, trials, demands)
     return held_against(
@@ -238,14 +238,16 @@ def _hold_more(
 
 def calibrate(
     original: ProofModel,
-    trials: Sequence[Trial],
+    trials: list[Trial],
     settings: Settings,
     at_zero: list[Trial] | None = None,
     apart: Apart | None = None,
+    notes: list[str] | None = None,
 ) -> str:
     """Widens the noise by the original's other legal runs and by its float64 results. Returns why
     the original does not run with optimisations on, or an empty text. Removes from `at_zero` the
-    cases that do not run there or disagree.
+    cases that do not run there or disagree, and from `trials` the added cases at which it fails,
+    with `notes`.
     """
     for trial in trials:
         if trial.exact is not None:
@@ -255,10 +257,9 @@ def calibrate(
             session = setting.open(original.source, optimize=optimize)
             first = setting == settings
             # added cases agree with float64, so one more run of them is enough
-            for trial in trials if first else [t for t in trials if not t.case.how]:
-                again = session.run(trial.feeds)
-                trial.deployed = again if first else trial.deployed
-                trial.widen(trial.with_parts(again))
+            again = [t for t in trials if first or not t.case.how]
+            lost = _run_again(session, again, notes, deployed=first)
+            trials[:] = [t for t in trials if id(t) not in lost]
             if at_zero and first:
                 at_zero[:] = [trial for trial in at_zero if _widened(trial, session)]
             if apart is not None and first:
@@ -271,6 +272,27 @@ def calibrate(
                 "optimisations off"
             )
     return ""
+
+
+def _run_again(
+    session: Session, trials: Sequence[Trial], notes: list[str] | None, *, deployed: bool
+) -> set[int]:
+    """Widens the noise of trials by runs in a session. Returns the identities of the added cases
+    that it does not run.
+    """
+    lost = set()
+    for trial in trials:
+        try:
+            again = session.run(trial.feeds)
+        except RunFailed as error:
+            if notes is None or not trial.case.how:
+                raise
+            notes.append(f"left out: {trial.case} (with optimisations on: {error.reason})")
+            lost.add(id(trial))
+            continue
+        trial.deployed = again if deployed else trial.deployed
+        trial.widen(trial.with_parts(again))
+    return lost
 
 
 def _widened(trial: Trial, session: Session) -> bool:

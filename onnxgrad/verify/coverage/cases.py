@@ -60,15 +60,22 @@ class Cases:
     # ---- one case --------------------------------------------------------------------------------
 
     def _try(self, feeds: Results, case: Case) -> Trial | None:
-        """Returns a trial if the original runs on the feeds and agrees with itself. Otherwise the
-        run does not count.
+        """Returns a trial if the original runs on the feeds and agrees with itself, and both models
+        run in float64 in time. Otherwise the run does not count.
         """
-        counted = self.oracle if self._runs else None
-        if counted is not None:
-            counted.covered("original", "mark")
+        oracle = self.oracle if self._runs else None
+        if oracle is None:
+            return self._tried(feeds, case)
+        for which in MODELS:
+            oracle.covered(which, "mark")
+        oracle.cut = False
         trial = self._tried(feeds, case)
-        if counted is not None:
-            counted.covered("original", "back" if trial is None else "keep")
+        if trial is not None and not self._answered(trial):
+            trial = None
+        if oracle.cut:
+            self.dropped.append(f"left out: {case} (too slow in float64)")
+        for which in MODELS:
+            oracle.covered(which, "back" if trial is None else "keep")
         return trial
 
     def _tried(self, feeds: Results, case: Case) -> Trial | None:
@@ -79,7 +86,7 @@ class Cases:
             if error.stage != "run":
                 self.dropped.append(f"left out: {case} ({error.reason})")
             return None
-        exact = None if self.oracle is None else _tried(self.oracle, self.oracle.original, feeds)
+        exact = None if self.oracle is None else self.oracle.optional("original", feeds)
         if expected is None:
             expected = exact
         if expected is None or (self.oracle is not None and self._runs and exact is None):
@@ -101,7 +108,6 @@ class Cases:
         words = "" if how is None else str(how)
         trial = self._try(self._feeds(plan, seed, how), Case(dict(plan), seed, how=words))
         if trial is not None:
-            self._answered(trial)
             self.trials.append(trial)
         return trial
 
@@ -122,10 +128,14 @@ class Cases:
         oracle = self.oracle
         return oracle is not None and self._runs and oracle.left > oracle.budget / 2
 
-    def _answered(self, trial: Trial) -> None:
-        """Runs the second model in float64, so that its coverage counts too."""
-        if self.oracle is not None and trial.exact is not None and trial.answer is None:
-            trial.answer = _tried(self.oracle, self.oracle.candidate, trial.feeds)
+    def _answered(self, trial: Trial, *, usual: bool = False) -> bool:
+        """Runs the second model in float64, so that its coverage counts too. Returns whether it had
+        the time. `usual`: a case that has to run.
+        """
+        if self.oracle is None or trial.exact is None or trial.answer is not None:
+            return True
+        trial.answer = self.oracle.optional("candidate", trial.feeds, short=not usual)
+        return not self.oracle.cut
 
     def _score(self, then: str = "") -> tuple[int, int]:
         """Returns how much of the decisions of both models was reached, in sides, and how many are
@@ -168,7 +178,6 @@ class Cases:
         case = Case(dict(self._plan), self.seeds[0], how="one large element in each row")
         trial = self._try(feeds, case)
         if trial is not None:
-            self._answered(trial)
             self.trials.append(trial)
         return trial
 
@@ -265,7 +274,6 @@ class Cases:
             words = how or f"values at thresholds of {', '.join(names)}"
             trial = self._try(feeds, Case(plan, self.seeds[0] + turn, how=words))
             if trial is not None:
-                self._answered(trial)
                 self.trials.append(trial)
                 found = trial
                 if len(names) == len(wanted):
@@ -275,14 +283,3 @@ class Cases:
     def _open(self) -> Iterator[str]:
         """Yields the symbols whose size is not fixed by the user."""
         yield from (s for s in roles(self._model.graph) if s not in self.dims)
-
-
-def _tried(
-    oracle: Oracle, run: Callable[[Results], Results | None], feeds: Results
-) -> Results | None:
-    """Runs a model for an optional case: a failure leaves no reason behind."""
-    why = oracle.why
-    found = run(feeds)
-    if oracle.left > 0:
-        oracle.why = why
-    return found

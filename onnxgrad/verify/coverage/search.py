@@ -64,10 +64,10 @@ class Search(Cases):
 
     def run(self) -> None:
         """Searches for all kinds of cases."""
+        for trial in self.trials:
+            self._answered(trial, usual=True)
         self._sizes()
         self._override()
-        for trial in self.trials:
-            self._answered(trial)
         if self._counts and small(self._model):
             # small numbers, beside which an epsilon is visible
             usual = self._feeds(self._plan, self.seeds[0])

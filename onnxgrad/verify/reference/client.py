@@ -51,13 +51,15 @@ class Float64:
         moved: tuple[object, str] | None = None,
         steps: bool = True,
         rounded: Roundings | None = None,
+        patience: float = _GRACE,
     ) -> dict[str, Value]:
         """Returns the outputs by name, as `Reference.run`.
 
         `outputs`: the names of the wanted outputs. `everywhere`: jitter every result that rounds.
         `deployed`: likewise, by the measured errors of onnxruntime. `count`: the coverage counter
         to which the run adds. `moved`: a mark, and the only input in which the runs with that mark
-        differ. `steps`, `rounded`: as in `Reference.run`.
+        differ. `steps`, `rounded`: as in `Reference.run`. `patience`: the seconds that one node may
+        take beyond `seconds`; then the child is killed, with all it counted.
 
         Raises InputError for a missing input, NodeFailed if a node fails on its operands,
         Unsupported if the reference cannot run the model for another reason or within `seconds` and
@@ -67,7 +69,7 @@ class Float64:
                    "deployed": deployed, "count": count, "moved": moved,
                    "steps": steps, "rounded": rounded and (rounded.values, rounded.units),
                    }  # fmt: skip
-        limit = float("inf") if seconds is None else seconds + _GRACE
+        limit = float("inf") if seconds is None else seconds + patience
         wanted = None if outputs is None else list(outputs)
         # the child remembers the inputs that do not move
         only = {moved[1]: feeds[moved[1]]} if moved is not None and moved[1] in feeds else None

@@ -123,6 +123,13 @@ def _plain_words(message: str) -> str:
 _COURTESY_SECONDS, _COURTESY_FACTOR = 2.0, 10.0
 
 
+def courtesy(longest: float) -> float:
+    """Returns the time limit, in seconds, of a run that proves nothing if it is cut: ten times the
+    `longest` proper run, and at least two seconds.
+    """
+    return max(_COURTESY_SECONDS, _COURTESY_FACTOR * longest)
+
+
 @dataclass(frozen=True)
 class Argument:
     """An input or output as onnxruntime describes it: a type such as 'tensor(float)', and a shape
@@ -154,10 +161,8 @@ class Session:
 
     @property
     def courtesy(self) -> float:
-        """The time limit, in seconds, of a run that proves nothing if it is cut: ten times the
-        longest run so far, and at least two seconds.
-        """
-        return max(_COURTESY_SECONDS, _COURTESY_FACTOR * max(self._seconds, default=SECONDS))
+        """The time limit, in seconds, of a run that proves nothing if it is cut."""
+        return courtesy(max(self._seconds, default=SECONDS))
 
     @property
     def idle(self) -> bool:
@@ -186,7 +191,8 @@ class Session:
         wanted = None if outputs is None else list(outputs)
         start = time.monotonic()
         found = self._ask(timeout, "run", _all_plain(feeds), wanted)
-        self._seconds.append(time.monotonic() - start)
+        if timeout == SECONDS:  # else a cut run would raise the limit of the next
+            self._seconds.append(time.monotonic() - start)
         return cast("dict[str, Value]", found)
 
     def time(
