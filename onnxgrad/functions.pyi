@@ -15,9 +15,9 @@ from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
+from onnxgrad.jobs.kinds import Checks
 from onnxgrad.jobs.kinds import Count
 from onnxgrad.jobs.kinds import InputKind
-from onnxgrad.jobs.kinds import Legs
 from onnxgrad.jobs.kinds import Lints
 from onnxgrad.jobs.kinds import Masks
 from onnxgrad.jobs.kinds import Memory
@@ -79,7 +79,7 @@ def optimize(
     exact: bool = False,
     against: Names = (),
     seeds: Seeds = (0, 1),
-    legs: Legs = ('float64', 'onnxruntime'),
+    checks: Checks = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
     excuse: Masks | None = None,
@@ -100,7 +100,7 @@ def convert_opset(
     report: bool = False,
     verify: bool = True,
     seeds: Seeds = (0, 1),
-    legs: Legs = ('float64', 'onnxruntime'),
+    checks: Checks = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
     excuse: Masks | None = None,
@@ -123,7 +123,7 @@ def float16(
     io: bool = False,
     verify: bool = True,
     seeds: Seeds = (0, 1),
-    legs: Legs = ('float64', 'onnxruntime'),
+    checks: Checks = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
     excuse: Masks | None = None,
@@ -150,7 +150,7 @@ def verify(
     exact: bool = False,
     save: str | os.PathLike[str] | None = None,
     seeds: Seeds = (0, 1),
-    legs: Legs = ('float64', 'onnxruntime'),
+    checks: Checks = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
     excuse: Masks | None = None,

@@ -7,10 +7,10 @@ from onnxgrad.jobs.declarations import Devices
 from onnxgrad.jobs.gradient_declarations import Keeps
 from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.gradient_declarations import Targets
+from onnxgrad.jobs.kinds import Checks
 from onnxgrad.jobs.kinds import Constants
 from onnxgrad.jobs.kinds import Entries
 from onnxgrad.jobs.kinds import InputKind
-from onnxgrad.jobs.kinds import Legs
 from onnxgrad.jobs.kinds import Masks
 from onnxgrad.jobs.kinds import Memory
 from onnxgrad.jobs.kinds import Names
@@ -130,7 +130,7 @@ def edit(
     loss: LossLike | None = None,
     verify: bool = True,
     seeds: Seeds = (0, 1),
-    legs: Legs = ('float64', 'onnxruntime'),
+    checks: Checks = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
     excuse: Masks | None = None,
@@ -164,7 +164,7 @@ def join(
     keep_output: Names = (),
     verify: bool = True,
     seeds: Seeds = (0, 1),
-    legs: Legs = ('float64', 'onnxruntime'),
+    checks: Checks = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
     excuse: Masks | None = None,
@@ -184,7 +184,7 @@ def lift(
     *,
     verify: bool = True,
     seeds: Seeds = (0, 1),
-    legs: Legs = ('float64', 'onnxruntime'),
+    checks: Checks = ('float64', 'onnxruntime'),
     coverage: str | float | None = None,
     allow_empty: Names = (),
     excuse: Masks | None = None,

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 MOST_THREADS = 256  # onnxruntime accepts any number, even one that stalls the machine
-LEGS = ("float64", "onnxruntime")
+CHECKS = ("float64", "onnxruntime")
 # runtimes with their own operators, and the pass that emits these
 Runtime: TypeAlias = Literal["onnxruntime"]
 RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}

@@ -98,7 +98,7 @@ def export(name: str, attention: str, folder: Path) -> tuple[dict[str, Path], di
             target_opset=23 if "raised" in label else None,
             for_="onnxruntime" if label.endswith("for onnxruntime") else None,
             report=True,
-            legs=("onnxruntime",),
+            checks=("onnxruntime",),
             seeds=(0,),
         )
         files[label] = folder / f"{name}_{attention}_{label.replace(' ', '_')}.onnx"

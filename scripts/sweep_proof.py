@@ -109,7 +109,7 @@ def missed(found: dict[str, float], report: Report, case: Mutant) -> str:
     stated: dict[str, float] = {}
     for d in report.differences:
         stated[d.output] = max(stated.get(d.output, 0.0), d.tolerance)
-    exact = report.legs["float64"].worst
+    exact = report.checks["float64"].worst
     for output, by in found.items():
         allowed = _COMPUTED * stated.get(output, 0.0) if case.computed else _SAME
         if by > allowed:

@@ -234,7 +234,7 @@ def proved(original: ModelProto, name: str) -> Iterator[tuple[str, ModelProto, R
 
 def ends(report: Report) -> str:
     """Returns the largest difference of whole runs."""
-    found = [d.rel for d in report.differences if d.leg in ("onnxruntime", "float64")]
+    found = [d.rel for d in report.differences if d.check in ("onnxruntime", "float64")]
     return f"{max(found, default=0.0):.1e}"
 
 

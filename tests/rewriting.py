@@ -100,7 +100,7 @@ class Done:
         options.setdefault("weights", "rounded" if self.trace.rounded else "same")
         report = verify(self.before, self.after, seeds=(0,), **options)
         assert report.ok, str(report)
-        assert report.legs["onnxruntime"].ran
+        assert report.checks["onnxruntime"].ran
         return report
 
 

@@ -150,7 +150,7 @@ def test_exported() -> None:
         lambda m: onnxgrad.gradient(m, str(m)),
         lambda m: onnxgrad.gradient(m, target=str(m)),
         lambda m: onnxgrad.verify(m, m, provider=str(m)),
-        lambda m: onnxgrad.verify(m, m, legs=[str(m)]),
+        lambda m: onnxgrad.verify(m, m, checks=[str(m)]),
         lambda m: onnxgrad.verify(str(m), m),
         lambda m: onnxgrad.load(str(m)),
     ],

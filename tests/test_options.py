@@ -163,7 +163,7 @@ def test_an_optimiser_goes_down_unless_it_is_told_to_go_up() -> None:
         lambda m, one: onnxgrad.extract(m, outputs=one("linear_2"), verify=False),
         lambda m, one: onnxgrad.float16(m, keep=one("Gemm"), verify=False),
         lambda m, one: onnxgrad.optimize(m, without=one("fold-constant"), verify=False),
-        lambda m, one: onnxgrad.verify(m, m, legs=one("float64"), allow_empty=one("loss")).verdict,
+        lambda m, one: onnxgrad.verify(m, m, checks=one("float64"), allow_empty=one("loss")).verdict,
         lambda m, one: onnxgrad.check_gradient(m, allow_empty=one("target")).verdict,
         lambda m, one: onnxgrad.training_step(m, "loss", metrics=one("gradient_norm")).manifest,
         lambda m, one: onnxgrad.set_metadata(m, unset=one("absent")),

@@ -53,12 +53,12 @@ def test_load_and_save(name: str) -> None:
 def test_optimize(name: str) -> None:
     done = onnxgrad.optimize(FOLDER / name, report=True)
     proof = done.proof
-    assert proof.verdict == "equal" and proof.legs["onnxruntime"].ran
+    assert proof.verdict == "equal" and proof.checks["onnxruntime"].ran
     assert all(proof.compared[v.name] for v in done.model.graph.output)
     if name in NO_FLOAT64:
-        assert NO_FLOAT64[name] in proof.legs["float64"].why
+        assert NO_FLOAT64[name] in proof.checks["float64"].why
     else:
-        assert proof.legs["float64"].ran, proof.legs["float64"].why
+        assert proof.checks["float64"].ran, proof.checks["float64"].why
 
 
 @each

@@ -293,7 +293,7 @@ def _check_names(model: ModelProto, names: Mapping[str, str]) -> None:
 # ---- around the passes of `optimize` ------------------------------------------------------------
 
 # options of a proof that also apply to changes of the interface, which are exact
-_PROOF = frozenset({"provider", "threads", "seeds", "legs", "inputs", "dims", "allow_empty"})
+_PROOF = frozenset({"provider", "threads", "seeds", "checks", "inputs", "dims", "allow_empty"})
 
 
 def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -> Program:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import Declaration, option, options_of
 from onnxgrad.jobs.kinds import (
+    Checks,
     InputKind,
-    Legs,
     Masks,
     Memory,
     Names,
@@ -24,7 +24,7 @@ from onnxgrad.jobs.kinds import (
     Threads,
 )
 from onnxgrad.limits import SECONDS
-from onnxgrad.vocabulary import LEGS
+from onnxgrad.vocabulary import CHECKS
 from onnxgrad.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -139,11 +139,11 @@ class Proof(Running, Bounds):
         metavar="N",
         toml="verify.seeds",
     )
-    legs: Legs = option(
-        LEGS,
+    checks: Checks = option(
+        CHECKS,
         "run this check only (default: both, each with its own tolerance)",
-        flag="--leg",
-        toml="verify.legs",
+        flag="--check",
+        toml="verify.checks",
     )
     coverage: str | float | None = option(
         None,

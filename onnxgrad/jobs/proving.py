@@ -18,7 +18,7 @@ from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of
-from onnxgrad.verify import Difference, Leg, Report, open_session, run, verify
+from onnxgrad.verify import Check, Difference, Report, open_session, run, verify
 from onnxgrad.verify.compare import worst
 from onnxgrad.verify.feeds.proof_cases import choose_cases
 from onnxgrad.verify.report import of_all
@@ -118,23 +118,23 @@ def _together(reports: Sequence[Report]) -> Report:
         return bad
     found: dict[tuple[str, str], list[Difference]] = {}
     for d in (d for r in reports for d in r.differences):
-        found.setdefault((d.leg, d.output), []).append(d)
+        found.setdefault((d.check, d.output), []).append(d)
     return replace(
         reports[0],
         differences=tuple(w for group in found.values() if (w := worst(group)) is not None),
-        legs={name: _leg([r.legs[name] for r in reports]) for name in reports[0].legs},
+        checks={name: _check([r.checks[name] for r in reports]) for name in reports[0].checks},
         compared={n: sum(r.compared.get(n, 0) for r in reports) for n in reports[0].compared},
         notes=tuple(dict.fromkeys(note for r in reports for note in r.notes)),
         **of_all(reports),
     )
 
 
-def _leg(legs: Sequence[Leg]) -> Leg:
+def _check(checks: Sequence[Check]) -> Check:
     """Returns one check of several cases."""
     return replace(
-        next((leg for leg in legs if leg.why), legs[0]),
-        ran=any(leg.ran for leg in legs),
-        cases=sum(leg.cases for leg in legs),
-        compared=sum(leg.compared for leg in legs),
-        worst=worst(leg.worst for leg in legs if leg.worst is not None),
+        next((check for check in checks if check.why), checks[0]),
+        ran=any(check.ran for check in checks),
+        cases=sum(check.cases for check in checks),
+        compared=sum(check.compared for check in checks),
+        worst=worst(check.worst for check in checks if check.worst is not None),
     )

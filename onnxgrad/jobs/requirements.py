@@ -9,7 +9,7 @@ latency = "<= 0.9"              # time over the input's; or "<= 1.1 of models/ol
 opset = "<= 17"
 interface = "== input"          # names and types of inputs and outputs; or "== baseline"
 weights = "== baseline"         # constants of the input; or "may change"
-legs = ["float64", "onnxruntime"]   # of the proof, which must have run in full
+checks = ["float64", "onnxruntime"]   # of the proof, which must have run in full
 exact = ">= 90%"                # of the rewrites are the same algebra, by exact evaluation
 """
 
@@ -35,7 +35,7 @@ from onnxgrad.limits import read_size
 from onnxgrad.results import Plain
 from onnxgrad.rewrite.exact_record import ExactReport
 from onnxgrad.verify import Report
-from onnxgrad.vocabulary import LEGS
+from onnxgrad.vocabulary import CHECKS
 from onnxgrad.wording import perhaps, told_apart
 
 INPUT = "input"  # the input model, with which the result is compared
@@ -126,7 +126,7 @@ EXACT = "exact"
 # quantities that a requirement may bound, beside counts of operators
 SIZES = ("bytes", "memory")
 QUANTITIES = (
-    "nodes", "parameters", *SIZES, "opset", "latency", "interface", "weights", "legs", EXACT
+    "nodes", "parameters", *SIZES, "opset", "latency", "interface", "weights", "checks", EXACT
 )  # fmt: skip
 # quantities that `onnxgrad ci` measures by running models, or compares with its lock
 MEASURED = ("latency", "memory", "weights")
@@ -215,8 +215,8 @@ def bound_of(name: str, text: Any) -> Bound:
     """Returns the bound of a quantity: text such as "<=164", an exact number, or a list of checks.
     Raises InputError.
     """
-    if name in ("legs", EXACT):
-        return _legs_of(text) if name == "legs" else _share_of(text)
+    if name in ("checks", EXACT):
+        return _checks_of(text) if name == "checks" else _share_of(text)
     if name in _WORDS:
         words = "".join(text.split()) if isinstance(text, str) else ""
         for known in _WORDS[name]:
@@ -238,10 +238,10 @@ def bound_of(name: str, text: Any) -> Bound:
     return bound
 
 
-def _legs_of(text: Any) -> Bound:
-    if not isinstance(text, list) or not text or not all(n in LEGS for n in text):
+def _checks_of(text: Any) -> Bound:
+    if not isinstance(text, list) or not text or not all(n in CHECKS for n in text):
         raise InputError(
-            f"'legs' cannot be {repr(text)[:80]}: write a list of {', '.join(map(repr, LEGS))}"
+            f"'checks' cannot be {repr(text)[:80]}: write a list of {', '.join(map(repr, CHECKS))}"
         )
     return Bound(names=tuple(text))
 
@@ -316,11 +316,11 @@ def _schemas() -> frozenset[str]:
     return frozenset(full_name(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history())
 
 
-def _hold_legs(missing: Held, bound: Bound, proof: Report | None) -> Held:
+def _hold_checks(missing: Held, bound: Bound, proof: Report | None) -> Held:
     if proof is None:
         return replace(missing, why="nothing was proved")
-    gaps = [f"{n} check was not requested" for n in bound.names if n not in proof.legs]
-    gaps += [leg.gap for leg in proof.legs_of(bound.names) if leg.gap]
+    gaps = [f"{n} check was not requested" for n in bound.names if n not in proof.checks]
+    gaps += [check.gap for check in proof.checks_of(bound.names) if check.gap]
     return replace(missing, held=not gaps, why="; ".join(gaps))
 
 
@@ -347,9 +347,9 @@ def hold(
     rewriting.
     """
     missing = Held(name, str(bound), None, None, held=False)
-    if name in ("legs", EXACT):
-        legs = name == "legs"
-        return _hold_legs(missing, bound, proof) if legs else _hold_exact(missing, bound, exact)
+    if name in ("checks", EXACT):
+        checks = name == "checks"
+        return _hold_checks(missing, bound, proof) if checks else _hold_exact(missing, bound, exact)
     if bound.base == BASELINE and baseline is None:
         return replace(missing, why=WITHOUT_BASELINE)
     if name == "interface":

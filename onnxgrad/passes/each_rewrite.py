@@ -177,12 +177,12 @@ class EachTrace(Trace):
         else in onnxruntime.
         """
         weights = "same" if exact else "rounded"
-        if "legs" in self.options:
+        if "checks" in self.options:
             return verify(a, b, weights=weights, **self.options)
         try:
-            return verify(a, b, legs=("float64",), weights=weights, **self.options)
+            return verify(a, b, checks=("float64",), weights=weights, **self.options)
         except InputError:
-            return verify(a, b, legs=("onnxruntime",), **self.options)
+            return verify(a, b, checks=("onnxruntime",), **self.options)
 
 
 def _snapshot(program: Program) -> tuple[ModelProto, _Nodes]:

@@ -73,7 +73,7 @@ def models_table(report: CiReport, *, page: bool = False) -> Table:
             cell(m.status, _STYLES.get(m.status, _REFUSED) if m.ok else _REFUSED),
             cell(m.name),
             *_sizes(m.given, m.result),
-            legs_text(m),
+            checks_text(m),
             *([line("" if m.exact is None else m.exact.ratio)] if exact else []),
             *([line(ratio)] if ratios else []),
             _why(m) if page else seconds_text(m.seconds) if m.seconds else "",
@@ -128,14 +128,18 @@ def _sizes(given: Facts | None, result: Facts | None) -> tuple[Text, Text, Text]
     )
 
 
-def legs_text(model: ModelOutcome) -> Text:
+def checks_text(model: ModelOutcome) -> Text:
     """Returns the checks of the proof that ran."""
     if model.unchanged:
         return line("unchanged", "dim")
     if model.proof is None:
         return line("none", "yellow") if model.result is not None else line("")
-    legs = [f"{n}{' in part' if leg.why else ''}" for n, leg in model.proof.legs.items() if leg.ran]
-    return cell(", ".join(legs) or "none", "yellow" if model.proof.gaps else "")
+    checks = [
+        f"{n}{' in part' if check.why else ''}"
+        for n, check in model.proof.checks.items()
+        if check.ran
+    ]
+    return cell(", ".join(checks) or "none", "yellow" if model.proof.gaps else "")
 
 
 def refusal(model: ModelOutcome) -> str:

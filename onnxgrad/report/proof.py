@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from onnxgrad.report.parts import Part, Text, cell, first_of, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED
-from onnxgrad.verify.report import WITHIN, Layers, Leg, elements
+from onnxgrad.verify.report import WITHIN, Check, Layers, elements
 from onnxgrad.wording import counted
 
 _STYLES = {EQUAL: "bold green", WITHIN: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}
@@ -31,7 +31,7 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         verdict(report) + bounds + around + cell(f" on {report.provider}") + gaps + cell(ran, "dim")
     )
     yield from (cell(f"  {reason}", "red") for reason in report.unproved)
-    if report.legs:
+    if report.checks:
         yield table(
             "proof",
             ">runs",
@@ -39,7 +39,7 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
             ">worst difference",
             ">allowed",
             "where",
-            rows=map(_row, report.legs.values()),
+            rows=map(_row, report.checks.values()),
         )
     yield from _failing(report, verbose)
     if report.regions is not None:
@@ -85,21 +85,21 @@ def _covered(report: Report, verbose: bool) -> Iterator[Part]:
         yield from (cell(f"  {detail}", "dim") for detail in coverage.details)
 
 
-def _row(leg: Leg) -> Sequence[Text | str]:
-    if not leg.ran:
-        return leg.name, "0", "", "", "", cell(f"did not run: {leg.why}", "yellow")
-    found = leg.worst
+def _row(check: Check) -> Sequence[Text | str]:
+    if not check.ran:
+        return check.name, "0", "", "", "", cell(f"did not run: {check.why}", "yellow")
+    found = check.worst
     identical = found is None or (found.rel == 0 and not found.found)
     place = cell("bit-identical" if found is None or identical else place_text(found), "dim")
-    if leg.why and found is None and not leg.compared:
+    if check.why and found is None and not check.compared:
         place = line("")
-    why = line(f" ({leg.why})" if leg.why else "", "yellow")
-    return leg.name, str(leg.cases), number(leg.compared), *_sizes(found), place + why
+    why = line(f" ({check.why})" if check.why else "", "yellow")
+    return check.name, str(check.cases), number(check.compared), *_sizes(found), place + why
 
 
 def _failing(report: Report, verbose: bool) -> Iterator[Part]:
     """Yields the differences that are not the worst of a check."""
-    shown = {id(leg.worst) for leg in report.legs.values() if leg.ran}
+    shown = {id(check.worst) for check in report.checks.values() if check.ran}
     failing = [d for d in report.differences if not d.ok and id(d) not in shown]
     differences, more = first_of(failing, _ROWS, verbose, "  ")
     for d in differences:  # a name in parentheses is the model or its interface

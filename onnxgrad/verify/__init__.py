@@ -19,15 +19,29 @@ if TYPE_CHECKING:
     from onnxgrad.verify.feeds.generate import feeds_for
     from onnxgrad.verify.feeds.input_files import load_inputs
     from onnxgrad.verify.proof import verify
-    from onnxgrad.verify.report import Case, Leg, Report
+    from onnxgrad.verify.report import Case, Check, Report
     from onnxgrad.verify.running.child_process import RunFailed
     from onnxgrad.verify.running.installed import doctor_report, runtime_limits
     from onnxgrad.verify.running.session import Session, open_session, run, run_many
 
 __all__ = [
-    "Case", "Difference", "Leg", "Report", "RunFailed", "Session", "Unsupported", "bisect",
-    "dim_plans", "doctor_report", "feeds_for", "load_inputs", "open_session", "run", "run_many",
-    "runtime_limits", "verify",
+    "Case",
+    "Check",
+    "Difference",
+    "Report",
+    "RunFailed",
+    "Session",
+    "Unsupported",
+    "bisect",
+    "dim_plans",
+    "doctor_report",
+    "feeds_for",
+    "load_inputs",
+    "open_session",
+    "run",
+    "run_many",
+    "runtime_limits",
+    "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -38,7 +52,7 @@ _HOMES = {
     "verify.feeds.generate": "feeds_for",
     "verify.feeds.input_files": "load_inputs",
     "verify.proof": "verify",
-    "verify.report": "Case Leg Report",
+    "verify.report": "Case Check Report",
     "verify.running.child_process": "RunFailed",
     "verify.running.installed": "doctor_report runtime_limits",
     "verify.running.session": "Session open_session run run_many",

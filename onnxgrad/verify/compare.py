@@ -47,7 +47,7 @@ class Difference(Plain):
     # for a bound set by the user: the measured and the required score
     found: str = ""
     wanted: str = ""
-    leg: str = ""  # the check that found it
+    check: str = ""  # the check that found it
     # between the tolerance and this limit nothing is proved: the original's own noise is as large
     allowed: float = 0.0
     noise: float = 0.0

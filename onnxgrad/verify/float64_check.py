@@ -25,7 +25,7 @@ from onnxgrad.verify.output_dependencies import roundings
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.moved_constants import Roundings
-from onnxgrad.verify.report import Leg
+from onnxgrad.verify.report import Check
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.running.session import courtesy
 from onnxgrad.verify.tolerance import (
@@ -250,7 +250,7 @@ def float64_check(
     trials: Sequence[Trial],
     found: Found,
     computed: Mapping[str, Collection[int]],
-) -> Leg:
+) -> Check:
     """Compares the candidate's float64 results with the original's, for as many cases as the budget
     allows.
 
@@ -282,7 +282,7 @@ def float64_check(
             f"allows {most:g} of the largest value, or {ROUNDED_FACTOR:g} times the effect of "
             "another rounding"
         )
-    return found.leg("float64", count, oracle.why if count < len(trials) else "")
+    return found.check("float64", count, oracle.why if count < len(trials) else "")
 
 
 def _judged(
@@ -317,7 +317,7 @@ def _undecided(differences: Sequence[Difference]) -> bool:
     return bool(off) and max(off) <= CAP["float64"]
 
 
-def without_rounding(oracle: Oracle, trials: Sequence[Trial], found: Found) -> Leg | None:
+def without_rounding(oracle: Oracle, trials: Sequence[Trial], found: Found) -> Check | None:
     """Compares both models without rounding to integers, because rounding can hide a small change
     of a factor. Applies if the original computes on integers and both models have the same
     operators that round. Returns None if a model does not run that way.
@@ -334,7 +334,7 @@ def without_rounding(oracle: Oracle, trials: Sequence[Trial], found: Found) -> L
         differences = trial.judge(trial.with_parts(original), candidate, limits, {})
         found.add(_UNROUNDED, [d for d in differences if not d.part], original)
         count += 1
-    return found.leg(_UNROUNDED, count) if count else None
+    return found.check(_UNROUNDED, count) if count else None
 
 
 def _on_integers(model: ModelProto) -> bool:
@@ -351,13 +351,13 @@ def _rounding(model: ModelProto) -> int:
     return sum(n.op_type in _ROUND for n in every_node(model.graph.node))
 
 
-def _failed(oracle: Oracle, found: Found, count: int) -> Leg:
+def _failed(oracle: Oracle, found: Found, count: int) -> Check:
     """Returns the result of the check if a node of the candidate fails on operands that the
     original's nodes accept.
     """
     reason = f"{oracle.demands.of} does not run in float64: {oracle.why.partition(': ')[2]}"
     found.add("float64", [Difference("(model)", None, None, None, math.inf, 0.0, reason)])
-    return found.leg("float64", count)
+    return found.check("float64", count)
 
 
 class _OtherRoundings:

@@ -23,7 +23,7 @@ from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.non_finite import Apart
 from onnxgrad.verify.proof_model import ProofModel
-from onnxgrad.verify.report import Leg
+from onnxgrad.verify.report import Check
 from onnxgrad.verify.request import Settings, legal_ways
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session, versions
@@ -60,7 +60,7 @@ def onnxruntime_check(
     at_zero: Sequence[Trial] = (),
     apart: Apart | None = None,
     there: Settings | None = None,
-) -> Leg:
+) -> Check:
     """Calibrates on the original, then compares the candidate with optimisations on and off.
     `at_zero`: cases with an empty dimension, which count only if the original runs them again and
     agrees. `apart`: the case of NaN and infinite values, which decides nothing. `there`: the
@@ -160,7 +160,7 @@ def held_against(
     at_zero: Sequence[Trial] = (),
     original: ModelProto | None = None,
     apart: Apart | None = None,
-) -> Leg:
+) -> Check:
     """Compares the candidate, with optimisations on and off, with the expected results of the
     trials. `why`: the reason why the original does not run with optimisations on; then the
     candidate runs with them off only. `original`: for the reasons of a candidate that does not run.
@@ -180,7 +180,7 @@ def held_against(
                 continue
             lacks = _refused(f"{demands.of} does not run {how}", error, found, original)
             if lacks:
-                return Leg("onnxruntime", False, lacks)
+                return Check("onnxruntime", False, lacks)
             continue
         idle.append(session.idle)
         if session.placement:
@@ -197,7 +197,7 @@ def held_against(
             _hold_more(session, at_zero, apart, found, demands, how)
     if idle and all(idle):
         found.idle[settings.name] = None
-    return found.leg("onnxruntime", len(trials), why)
+    return found.check("onnxruntime", len(trials), why)
 
 
 # of wide values: a Softmax of scores of 1e4 keeps four digits in float32, whatever the original's

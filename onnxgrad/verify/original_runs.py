@@ -26,7 +26,7 @@ from onnxgrad.verify.onnxruntime_check import open_original
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.random_operators import randoms
 from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
-from onnxgrad.verify.report import Leg
+from onnxgrad.verify.report import Check
 from onnxgrad.verify.request import EarlyRuns, Request, both_ways, legal_ways
 from onnxgrad.verify.running.background import Background
 from onnxgrad.verify.running.child_process import RunFailed
@@ -50,10 +50,10 @@ class OriginalRuns:
         self.feeder = Feeder(original.proto)
         self.refused: list[tuple[Mapping[str, int], RunFailed]] = []
         self.session: Session | None = None
-        self.ran: dict[str, Leg] = {}
+        self.ran: dict[str, Check] = {}
         self.trials: list[Trial] = []
-        legs, budget = request.legs, request.float64_budget
-        self.oracle = Oracle(original, original, budget) if "float64" in legs else None
+        checks, budget = request.checks, request.float64_budget
+        self.oracle = Oracle(original, original, budget) if "float64" in checks else None
 
     def run(self) -> OriginalRuns:
         """Chooses the cases and runs the original on them. Raises errors as `choose`."""
@@ -65,12 +65,12 @@ class OriginalRuns:
         """
         request = self.request
         settings = request.settings
-        if settings.early is not None and "onnxruntime" in request.legs:
+        if settings.early is not None and "onnxruntime" in request.checks:
             ways = [(settings, False), *legal_ways(settings)[:1]]
             settings.early.begin(self.original.source, ways, again=self._again)
             if self.oracle is not None:
                 self.oracle.prepare()
-        if "onnxruntime" in request.legs:
+        if "onnxruntime" in request.checks:
             self.session, self.ran = _opened(self.original, request)
         cases = choose_cases(
             self.original.proto,
@@ -175,7 +175,7 @@ def may_run_ahead(model: ModelProto, size: int) -> bool:
 _MOST_BYTES = 1 << 30
 
 
-def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Leg]]:
+def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Check]]:
     """Opens the original in onnxruntime. If onnxruntime lacks an operator for which the user
     registered a float64 kernel, returns None and an onnxruntime check that did not run. Raises
     errors as `open_original`, and UnknownOperator if there is no such kernel.
@@ -184,8 +184,8 @@ def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dic
         return open_original(original, request.settings), {}
     except CannotRun as error:
         own = unknown_to_onnxruntime(original.proto, str(error))
-        if not own or "float64" not in request.legs:
+        if not own or "float64" not in request.checks:
             raise unknown_operators(original.proto, error) or error from error
         library = option("--custom-ops", "onnxgrad.custom_ops")
         why = f"it lacks {own}, which a kernel of yours computes; {library} loads a library"
-        return None, {"onnxruntime": Leg("onnxruntime", False, why)}
+        return None, {"onnxruntime": Check("onnxruntime", False, why)}

@@ -50,7 +50,7 @@ from onnxgrad.verify.output_parts import Joins
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
-from onnxgrad.verify.report import Leg, Regions, Report, joined
+from onnxgrad.verify.report import Check, Regions, Report, joined
 from onnxgrad.verify.request import Request, Stored
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import title_of, too_old
@@ -60,7 +60,7 @@ from onnxgrad.verify.stored_results import against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
 from onnxgrad.verify.trials import Found, Trial, excused
-from onnxgrad.vocabulary import LEGS
+from onnxgrad.vocabulary import CHECKS
 from onnxgrad.wording import counted, option
 
 
@@ -73,7 +73,7 @@ def verify(
     """
     request = Request(**options)
     alone = b is None and request.expect is None
-    others = _runtimes(request.against, alone=alone and "onnxruntime" in request.legs)
+    others = _runtimes(request.against, alone=alone and "onnxruntime" in request.checks)
     if alone and request.save is None and not others:
         raise InputError(f"pass a second model, or {option('--expect FILE', 'expect=')}")
     if request.expect is not None and b is not None:
@@ -91,7 +91,9 @@ def verify(
         first = proof_model(a) if early is None else early.original()
         second = a if alone else b
         report = _on_all(first, second, request, others or request.providers, early)
-        ran = any(leg.ran for name, leg in report.legs.items() if name.startswith("onnxruntime"))
+        ran = any(
+            check.ran for name, check in report.checks.items() if name.startswith("onnxruntime")
+        )
         if ran and (old := too_old(versions()["onnxruntime"])):
             report = replace(report, notes=(*report.notes, old))
         if request.exact:
@@ -191,7 +193,7 @@ def _nothing_ran(
     unproved: Sequence[str] = (),
 ) -> Report:
     return Report(
-        False, tuple(differences), {name: Leg(name, False, why) for name in request.legs}, (),
+        False, tuple(differences), {name: Check(name, False, why) for name in request.checks}, (),
         request.settings.provider, seconds=time.monotonic() - start, unproved=tuple(unproved),
     )  # fmt: skip
 
@@ -214,7 +216,7 @@ def _compared(
     draws = same_draws(original, candidate, demands.names.outputs)
     given = original, candidate
     original, candidate = draws.original, draws.candidate
-    exact = "float64" in request.legs
+    exact = "float64" in request.checks
     computed = _recomputed(original, candidate, request.weights, demands) if exact else {}
     demands = replace(demands, random=frozenset(draws.left), computed=computed)
     try:
@@ -286,7 +288,7 @@ def _judged(
         ran["float64"] = float64_check(oracle, trials, found, demands.computed)
         ran |= _settled(oracle, trials, found, ran)
     regions = _in_regions(search, request, found, ran)
-    if not any(leg.ran for leg in ran.values()):
+    if not any(check.ran for check in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
     empty = found.empty([value.name for value in original.proto.graph.output], request.allow_empty)
     if empty:
@@ -316,7 +318,7 @@ def _alone(request: Request, model: ModelProto) -> Session:
 
 
 def _in_regions(
-    search: Search, request: Request, found: Found, ran: dict[str, Leg]
+    search: Search, request: Request, found: Found, ran: dict[str, Check]
 ) -> Regions | None:
     """Compares the models by regions if whole runs prove nothing, and adds that to the findings and
     to the checks that `ran`.
@@ -329,22 +331,22 @@ def _in_regions(
     judged.settle(found)
     if whole and judged.unproved and all(d.ok for d in judged.differences):
         return replace(judged.regions, why=judged.unproved[0])
-    ran |= {leg.name: found.leg(leg.name, leg.cases, leg.why) for leg in ran.values()}
-    ran[judged.leg.name] = judged.leg
+    ran |= {check.name: found.check(check.name, check.cases, check.why) for check in ran.values()}
+    ran[judged.check.name] = judged.check
     return judged.regions
 
 
 def _settled(
-    oracle: Oracle, trials: Sequence[Trial], found: Found, ran: Mapping[str, Leg]
-) -> dict[str, Leg]:
+    oracle: Oracle, trials: Sequence[Trial], found: Found, ran: Mapping[str, Check]
+) -> dict[str, Check]:
     """Returns the checks that change after the float64 check ran on every case, or out of time."""
     done = ran["float64"].cases == len(trials)
     if done:
         found.accept_rounding()
     elif oracle.left <= 0:
         found.doubt_rounding([n for n, of in oracle.demands.computed.items() if of], oracle.why)
-    legs = [leg for leg in ran.values() if leg.name == "onnxruntime"]
-    again = {leg.name: found.leg(leg.name, leg.cases, leg.why) for leg in legs}
+    checks = [check for check in ran.values() if check.name == "onnxruntime"]
+    again = {check.name: found.check(check.name, check.cases, check.why) for check in checks}
     if not done or not quantises(oracle.subjects["original"].proto):
         return again
     unrounded = without_rounding(oracle, trials, found)
@@ -414,7 +416,9 @@ def _recomputed(
     }
 
 
-def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provider: str) -> Report:
+def _report(
+    found: Found, ran: Mapping[str, Check], trials: Sequence[Trial], provider: str
+) -> Report:
     own: dict[str, float] = {}
     for trial in trials:
         own |= {name: max(value, own.get(name, 0.0)) for name, value in trial.noise.items()}
@@ -422,7 +426,7 @@ def _report(found: Found, ran: Mapping[str, Leg], trials: Sequence[Trial], provi
     return Report(
         ok=all(difference.ok for difference in differences) and not found.reasons(),
         differences=differences,
-        legs={name: ran[name] for name in dict.fromkeys((*LEGS, *ran)) if name in ran},
+        checks={name: ran[name] for name in dict.fromkeys((*CHECKS, *ran)) if name in ran},
         cases=tuple(trial.case for trial in trials),
         provider=found.ran_on(provider),
         idle=tuple(found.idle),

@@ -17,7 +17,7 @@ WITHIN = "within bounds"  # the verdict if the user set bounds
 
 
 @dataclass(frozen=True)
-class Leg(Plain):
+class Check(Plain):
     """The result of one check: whether it ran, and if not (or only in part) why. `compared`: the
     number of finite elements of all outputs, over all feeds.
     """
@@ -228,12 +228,12 @@ class Report(Plain):
 
     json_keys = (
         "ok verdict summary unproved bounds provider idle around regions layers non_finite exact "
-        "worst compared legs cases differences unstable notes coverage noise seconds:.3f"
+        "worst compared checks cases differences unstable notes coverage noise seconds:.3f"
     )
 
     ok: bool
     differences: tuple[Difference, ...]
-    legs: Mapping[str, Leg]
+    checks: Mapping[str, Check]
     cases: tuple[Case, ...]
     provider: str = "cpu"
     unstable: tuple[str, ...] = ()
@@ -256,6 +256,11 @@ class Report(Plain):
         return self.ok
 
     @property
+    def legs(self) -> Mapping[str, Check]:
+        """The former name of `checks`, until 0.2."""
+        return self.checks
+
+    @property
     def worst(self) -> Difference | None:
         """The difference that fails most, or comes nearest to failing."""
         return worst(self.differences)
@@ -269,10 +274,10 @@ class Report(Plain):
             return NOT_PROVED
         return WITHIN if self.bounds else EQUAL
 
-    def legs_of(self, names: Iterable[str]) -> list[Leg]:
+    def checks_of(self, names: Iterable[str]) -> list[Check]:
         """Returns the checks with these names, on every provider."""
         wanted = {*names}
-        return [leg for name, leg in self.legs.items() if name.partition(" on ")[0] in wanted]
+        return [check for name, check in self.checks.items() if name.partition(" on ")[0] in wanted]
 
     @property
     def boundary(self) -> str:
@@ -293,7 +298,7 @@ class Report(Plain):
         runs.
         """
         nothing = [f"nothing runs on {name}" for name in self.idle]
-        return "; ".join([*(leg.gap for leg in self.legs.values() if leg.gap), *nothing])
+        return "; ".join([*(check.gap for check in self.checks.values() if check.gap), *nothing])
 
     @property
     def summary(self) -> str:
@@ -317,7 +322,7 @@ class Report(Plain):
 
     def __str__(self) -> str:
         lines = [self.summary]
-        lines += [f"  {leg}" for leg in self.legs.values()]
+        lines += [f"  {check}" for check in self.checks.values()]
         lines += [f"  ran with {case}" for case in self.cases]
         lines += [
             f"  unstable output {name}: the original disagrees with itself by "
@@ -340,15 +345,15 @@ def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") ->
     first, *others = reports
     if not others:
         return first
-    legs, differences = dict(first.legs), list(first.differences)
+    checks, differences = dict(first.checks), list(first.differences)
     compared = dict(first.compared)
     unproved, notes = list(first.unproved), list(first.notes)
     for report, place in zip(others, where[1:], strict=True):
         place = f"{word} {place}"
-        for leg in report.legs.values():
-            name = f"{leg.name} {place}"
-            legs[name] = replace(leg, name=name)
-        differences += [replace(d, leg=f"{d.leg} {place}") for d in report.differences]
+        for check in report.checks.values():
+            name = f"{check.name} {place}"
+            checks[name] = replace(check, name=name)
+        differences += [replace(d, check=f"{d.check} {place}") for d in report.differences]
         compared |= {k: max(v, compared.get(k, 0)) for k, v in report.compared.items()}
         unproved += [f"{place}: {why}" for why in report.unproved]
         notes += [f"{place}: {note}" for note in report.notes if note not in first.notes]
@@ -356,7 +361,7 @@ def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") ->
         first,
         ok=all(reports),
         differences=tuple(differences),
-        legs=legs,
+        checks=checks,
         provider=", ".join(dict.fromkeys(report.provider for report in reports)),
         notes=tuple(notes),
         compared=compared,

@@ -20,7 +20,7 @@ from onnxgrad.verify.running.background import Background, Later
 from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.running.session import Session, marks, open_session
 from onnxgrad.verify.values import Feeds, Value
-from onnxgrad.vocabulary import LEGS
+from onnxgrad.vocabulary import CHECKS
 from onnxgrad.wording import option
 
 Stored: TypeAlias = "Mapping[str, Value] | str | os.PathLike[str]"
@@ -159,7 +159,7 @@ class Request:
     provider: str = "cpu"
     dims: Mapping[str, int] | None = None
     seeds: Sequence[int] = (0, 1)
-    legs: Sequence[str] = LEGS
+    checks: Sequence[str] = CHECKS
     weights: str = "auto"
     float64_budget: float = 20.0
     threads: int = 1
@@ -185,11 +185,11 @@ class Request:
     share: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        legs = several(self.legs, "verify: legs")
-        unknown = [leg for leg in legs if leg not in LEGS]
+        checks = several(self.checks, "verify: checks")
+        unknown = [check for check in checks if check not in CHECKS]
         if unknown:
-            raise InputError(f"unknown check {unknown[0]!r}: choose from {', '.join(LEGS)}")
-        if not legs:
+            raise InputError(f"unknown check {unknown[0]!r}: choose from {', '.join(CHECKS)}")
+        if not checks:
             raise InputError("no check was chosen")
         if not len(self.seeds):
             raise InputError(f"{option('--seed', 'seeds')}: pass at least one seed")
@@ -197,9 +197,9 @@ class Request:
         providers = providers_of(self.provider)
         share = None if self.coverage is None else wanted_share(self.coverage)
         parsed = {
-            "legs": legs,
+            "checks": checks,
             "bounds": bounds,
-            "providers": providers if "onnxruntime" in legs else providers[:1],
+            "providers": providers if "onnxruntime" in checks else providers[:1],
             "share": share,
             "allow_empty": several(self.allow_empty, "verify: allow_empty"),
             "excuse": self.excuse or {},
@@ -229,7 +229,7 @@ class Request:
     def alike(self, other: Request) -> bool:
         """True if both requests want the same runs of the original."""
         mine, theirs = (
-            (r.settings, r.dims, [*r.seeds], [*r.legs], r.float64_budget, r.excuse)
+            (r.settings, r.dims, [*r.seeds], [*r.checks], r.float64_budget, r.excuse)
             for r in (self, other)
         )
         return mine == theirs and self.inputs is other.inputs
@@ -237,6 +237,6 @@ class Request:
     def on(self, provider: str) -> Request:
         """Returns the request for another provider, without the float64 check and the coverage."""
         return replace(
-            self, provider=provider, early=None, legs=("onnxruntime",), coverage=None,
+            self, provider=provider, early=None, checks=("onnxruntime",), coverage=None,
             layers=False, keep=None,
         )  # fmt: skip

@@ -28,7 +28,7 @@ from onnxgrad.verify.onnxruntime_check import as_computed, calibrate, held_again
 from onnxgrad.verify.output_dependencies import float_types
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.random_operators import Draws, left_random, randoms
-from onnxgrad.verify.report import Case, Leg, Report
+from onnxgrad.verify.report import Case, Check, Report
 from onnxgrad.verify.request import Request, Stored
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.tolerance import in_onnxruntime, is_float
@@ -78,7 +78,7 @@ def _compared(
     model does not run on the inputs.
     """
     start, bounds = time.monotonic(), request.bounds
-    settings, legs = request.settings, request.legs
+    settings, checks = request.settings, request.checks
     left = left_random(model.proto, randoms(model.proto))
     back = {theirs: ours for ours, theirs in demands.names.outputs.items()}
     draws = Draws(model, model, left={back.get(n, n): nodes for n, nodes in left.items()})
@@ -88,12 +88,12 @@ def _compared(
     masks = {demands.names.outputs.get(n, n): mask for n, mask in request.excuse.items()}
     own = Trial(case, feeds, {}, excuse=masks)
     found = Found(unproved=draws.reasons(bounds), random=demands.random)
-    ran = dict[str, Leg]()
-    oracle = Oracle(model, model, request.float64_budget) if "float64" in legs else None
+    ran = dict[str, Check]()
+    oracle = Oracle(model, model, request.float64_budget) if "float64" in checks else None
     if oracle is not None:
         own.exact = oracle.original(feeds)
     why = ""
-    if "onnxruntime" in legs:
+    if "onnxruntime" in checks:
         try:
             own.expected = open_original(model, settings).run(feeds)
         except RunFailed as error:
@@ -106,12 +106,12 @@ def _compared(
     noise = {back.get(name, name): size for name, size in own.noise.items()}
     ranges = {back.get(name, name): legal for name, legal in own.ranges.items()}
     given = Trial(case, feeds, expected, noise=noise, ranges=ranges, excuse=request.excuse)
-    if "onnxruntime" in legs:
+    if "onnxruntime" in checks:
         fed = replace(demands, names=replace(demands.names, inputs={}, casts={}))
         ran["onnxruntime"] = held_against(model, [given], found, settings, fed, why)
     if oracle is not None:
         ran["float64"] = _in_float64(oracle, own, given, demands, found)
-    if not any(leg.ran for leg in ran.values()):
+    if not any(check.ran for check in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
     missing = found.empty(
         [back.get(v.name, v.name) for v in model.proto.graph.output], request.allow_empty
@@ -124,7 +124,7 @@ def _compared(
     report = Report(
         ok=all(d.ok for d in found.differences.values()) and not found.reasons(),
         differences=tuple(found.differences.values()),
-        legs=ran,
+        checks=ran,
         cases=(own.case,),
         provider=found.ran_on(settings.provider),
         idle=tuple(found.idle),
@@ -146,13 +146,13 @@ def _covered(oracle: Oracle | None, own: Trial) -> Coverage:
     return Coverage(items=tuple(oracle.covered("original")))
 
 
-def _in_float64(oracle: Oracle, own: Trial, given: Trial, demands: Demands, found: Found) -> Leg:
+def _in_float64(oracle: Oracle, own: Trial, given: Trial, demands: Demands, found: Found) -> Check:
     if own.exact is None:
-        return found.leg("float64", 0, oracle.why)
+        return found.check("float64", 0, oracle.why)
     exact = as_computed(demands.names.results(own.exact), given.expected)
     limits = demands.allows(in_onnxruntime(given.expected, given.noise, demands.dtypes))
     found.add("float64", compare(given.expected, exact, limits, alive=given.alive), given.expected)
-    return found.leg("float64", 1)
+    return found.check("float64", 1)
 
 
 def _loaded(stored: Stored, model: onnx.ModelProto, names: Mapping[str, str]) -> dict[str, Value]:

@@ -21,7 +21,7 @@ from onnxgrad.verify.compare import (
 )
 from onnxgrad.verify.feeds.proof_cases import Chosen, Results
 from onnxgrad.verify.output_parts import Part
-from onnxgrad.verify.report import Case, Leg
+from onnxgrad.verify.report import Case, Check
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, CAP, CHAOTIC, Ranges, exact, widened
 from onnxgrad.wording import option
@@ -184,7 +184,11 @@ class Found:
         return "cpu" if provider in self.idle else provider
 
     def add(
-        self, leg: str, found: Iterable[Difference], outputs: Results | None = None, over: str = ""
+        self,
+        check: str,
+        found: Iterable[Difference],
+        outputs: Results | None = None,
+        over: str = "",
     ) -> None:
         """Adds the differences of one case. `over` names a pass over the feeds; elements count once
         for several passes over the same feeds.
@@ -193,20 +197,20 @@ class Found:
         parts = {difference.output for difference in found if difference.part}
         for name, value in (outputs or {}).items():
             if name not in parts:
-                before, now = self.finite.get((leg, over, name), (0, 0)), finite_elements(value)
-                self.finite[leg, over, name] = (before[0] + now[0], before[1] + now[1])
+                before, now = self.finite.get((check, over, name), (0, 0)), finite_elements(value)
+                self.finite[check, over, name] = (before[0] + now[0], before[1] + now[1])
         for difference in found:
             if difference.part and difference.answer == NOT_PROVED:
                 self.small[difference.output] = (
                     f"{difference.doubt}: too small beside the rest to be judged"
                 )
                 continue
-            key = (leg, difference.output)
+            key = (check, difference.output)
             chosen = worst([self.differences.get(key, difference), difference])
-            self.differences[key] = replace(chosen or difference, leg=leg)
+            self.differences[key] = replace(chosen or difference, check=check)
             if difference.part:
                 continue  # its elements count with the whole output
-            place = (leg, over, base_name(difference.output, outputs or {}))
+            place = (check, over, base_name(difference.output, outputs or {}))
             self.counts[place] = self.counts.get(place, 0) + difference.compared
             self.excuses[place] = self.excuses.get(place, 0) + difference.excused
 
@@ -215,16 +219,16 @@ class Found:
         ties, if the float64 check ran on the same inputs and found none. A model that quantises
         turns one bit of rounding into a step.
         """
-        for (leg, name), difference in self.differences.items():
+        for (check, name), difference in self.differences.items():
             exact = self.differences.get(("float64", name))
-            if leg != "onnxruntime" or exact is None or not exact.compared or exact.reason:
+            if check != "onnxruntime" or exact is None or not exact.compared or exact.reason:
                 continue
             excused = {out for (of, _, out), n in self.excuses.items() if n and of == "float64"}
             if exact.rel or name in excused:
                 continue
             self.settled[name] = None
             if difference.answer == NOT_PROVED:
-                self.differences[leg, name] = replace(difference, tolerance=difference.allowed)
+                self.differences[check, name] = replace(difference, tolerance=difference.allowed)
                 self.notes.append(f"{difference.doubt}; in float64 both have the same bits")
 
     def doubt_rounding(self, computed: Collection[str], why: str) -> None:
@@ -232,12 +236,12 @@ class Found:
         did not finish: without it, the noise of the original is not known. `why`: the reason.
         """
         doubts = []
-        for (leg, name), difference in self.differences.items():
+        for (check, name), difference in self.differences.items():
             exact = self.differences.get(("float64", name))
-            if leg != "onnxruntime" or name not in computed or (exact and not exact.ok):
+            if check != "onnxruntime" or name not in computed or (exact and not exact.ok):
                 continue
             if difference.answer == DIFFERENT and not difference.wanted:
-                self.differences[leg, name] = replace(difference, allowed=CAP["float64"])
+                self.differences[check, name] = replace(difference, allowed=CAP["float64"])
                 doubts.append(name)
         if any(self.differences["onnxruntime", name].answer == NOT_PROVED for name in doubts):
             self.unproved.append(f"rounding may explain that, and the float64 check is {why}")
@@ -257,10 +261,10 @@ class Found:
         """Returns the differences that count as equal only because the original differs from itself
         as much.
         """
-        exact = {name: d for (leg, name), d in self.differences.items() if leg == "float64"}
+        exact = {name: d for (check, name), d in self.differences.items() if check == "float64"}
         return [
             d
-            for (leg, name), d in self.differences.items()
+            for (check, name), d in self.differences.items()
             if d.ok and not d.found and d is exact.get(name, d) and d.rel > CHAOTIC
             and d.noise > CHAOTIC
         ]  # fmt: skip
@@ -304,13 +308,13 @@ class Found:
                 words = f"{count:,} of {total:,} elements of {place[2]} differ at ties"
                 yield place, words, 0.0 if place[2] in self.settled else count / total
 
-    def compared(self, leg: str | None = None) -> dict[str, int]:
+    def compared(self, check: str | None = None) -> dict[str, int]:
         """Returns the finite elements of each output over all feeds, for the check that compared
         most.
         """
         most: dict[str, int] = {}
         for (where, _, output), count in self.counts.items():
-            if leg in (None, where):
+            if check in (None, where):
                 most[output] = max(most.get(output, 0), count)
         return most
 
@@ -321,7 +325,7 @@ class Found:
             return []
         return [name for name in outputs if not compared.get(name) and name not in allowed]
 
-    def leg(self, name: str, cases: int, why: str = "") -> Leg:
+    def check(self, name: str, cases: int, why: str = "") -> Check:
         """Returns the result of a check that ran on this many cases."""
-        own = [difference for (leg, _), difference in self.differences.items() if leg == name]
-        return Leg(name, cases > 0, why, cases, worst(own), sum(self.compared(name).values()))
+        own = [difference for (check, _), difference in self.differences.items() if check == name]
+        return Check(name, cases > 0, why, cases, worst(own), sum(self.compared(name).values()))

@@ -208,10 +208,10 @@ def test_an_own_operator_has_a_gradient_a_law_and_their_proof(day: Any) -> None:
     assert checked.ok and checked.verdict == "agrees"
     assert [n.op_type for n in done.model.graph.node] == ["Rotate", "Tanh"]
     assert [f.rule for f in done.rewrites] == ["turn_once"]
-    legs = done.proof.legs
-    assert done.proof.ok and legs["float64"].ran and legs["float64"].compared > 0
+    checks = done.proof.checks
+    assert done.proof.ok and checks["float64"].ran and checks["float64"].compared > 0
     # onnxruntime does not know the operator, which the proof says
-    assert not legs["onnxruntime"].ran and "my.domain::Rotate" in legs["onnxruntime"].why
+    assert not checks["onnxruntime"].ran and "my.domain::Rotate" in checks["onnxruntime"].why
 
 
 @pytest.mark.slow

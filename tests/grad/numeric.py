@@ -202,19 +202,19 @@ def check_model(
             x = _value(model, feeds, w)
             v = rng.standard_normal(x.shape)
             expected = _difference(model, feeds, w, x, v, u, step)
-            for leg, values in found.items():
+            for check, values in found.items():
                 g = np.asarray(values[names[w]], np.float64)
                 assert g.shape == x.shape, (
-                    f"{leg}: gradient of {w} has shape {g.shape}, not {x.shape}"
+                    f"{check}: gradient of {w} has shape {g.shape}, not {x.shape}"
                 )
                 got = float(np.sum(g * v))
                 limit = (
-                    (reference_rtol if leg == "float64" else rtol)
+                    (reference_rtol if check == "float64" else rtol)
                     * scale
                     * max(1.0, np.sqrt(x.size) / 4)
                 )
                 assert abs(got - expected) <= limit, (
-                    f"{leg}, seed {seed}: gradient of {w}: <g, v> = {got:.9g}, differences give {expected:.9g} "
+                    f"{check}, seed {seed}: gradient of {w}: <g, v> = {got:.9g}, differences give {expected:.9g} "
                     f"(scale {scale:.3g})\n{onnx.printer.to_text(graph.graph)}"
                 )
 

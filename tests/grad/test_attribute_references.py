@@ -65,7 +65,7 @@ def test_a_constant_from_an_attribute(kind: str, default: bool) -> None:
         assert any(n.op_type == "Constant" for n in gradient(given).graph.node)
         opened = optimize(given, passes=["inline{names=F}"], verify=False)
         assert "F" not in {n.op_type for n in opened.graph.node}
-        assert verify(given, opened, legs=("float64",)).ok
+        assert verify(given, opened, checks=("float64",)).ok
         return
     assert verify(given, given).ok
     assert check_gradient(given).ok

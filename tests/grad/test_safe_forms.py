@@ -291,8 +291,8 @@ def test_as_pytorch_at_0(name: str, dynamo: bool) -> None:
     assert alike or (name, dynamo) in ANOTHER
     graph = gradient(model, names, out, adjoint="input")
     feeds[graph.graph.input[-1].name] = u.numpy()
-    legs = run(graph, feeds), reference(graph, feeds)
-    for found in legs if alike else ():
+    checks = run(graph, feeds), reference(graph, feeds)
+    for found in checks if alike else ():
         for n in names:
             got, true = found[f"{n}_grad"], expected["xz".index(n)].numpy()
             if name in WRITTEN:

@@ -28,7 +28,7 @@ def test_casts_listed_last_keep_the_float64_leg() -> None:
                              else_branch = e () => (float16[N,4] q) { q = Add(a, h) }>
       y = Cast<to = 1>(b) h = Cast<to = 10>(x) }""")
     report = verify(model, model)
-    assert report.ok and report.legs["float64"].ran and not report.gaps
+    assert report.ok and report.checks["float64"].ran and not report.gaps
     assert not verify(
         model,
         parse("""g (float[N,4] x, bool c) => (float[N,4] y) {

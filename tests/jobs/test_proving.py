@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from onnxgrad.cli.app import main
-from onnxgrad.jobs.proving import _leg
-from onnxgrad.verify.report import Leg
+from onnxgrad.jobs.proving import _check
+from onnxgrad.verify.report import Check
 from tests.helpers import parse
 
 # the float64 reference does not know the first operator
@@ -42,11 +42,13 @@ def test_a_check_that_did_not_run_shows_no_numbers(
     (row,) = [row for row in rows if row[:1] == ["float64"]]
     assert row[1:5] == ["0", "did", "not", "run:"]
     if not command.startswith("extract"):
-        assert main([*command.split(), "--leg", "onnxruntime"]) == 0
+        assert main([*command.split(), "--check", "onnxruntime"]) == 0
         assert "float64" not in capsys.readouterr().out
 
 
 def test_a_check_that_ran_in_part_says_so() -> None:
-    found = _leg([Leg("float64", True, cases=1), Leg("float64", False, "over its budget of 20 s")])
+    found = _check(
+        [Check("float64", True, cases=1), Check("float64", False, "over its budget of 20 s")]
+    )
     assert found.ran and found.cases == 1
     assert found.gap == "float64 check only in part (over its budget of 20 s)"

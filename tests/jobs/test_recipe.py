@@ -35,8 +35,8 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
         ({"verify": {"sedes": [1]}}, "unknown key 'verify.sedes'"),
         ({"verify": {"seeds": [-1]}}, "'verify.seeds' must be at least 0, not -1"),
         (
-            {"verify": {"legs": ["left"]}},
-            "'verify.legs' must be one of float64, onnxruntime or a list, not",
+            {"verify": {"checks": ["left"]}},
+            "'verify.checks' must be one of float64, onnxruntime or a list, not",
         ),
         ({"verify": {"tolerance": "small"}}, "must be a number, not 'small'"),
         ({"models": {"*": {"models": {}}}}, "unknown key 'models'"),
@@ -61,7 +61,10 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
             "'verify.tolerance' must be finite, not inf",
         ),
         ({"verify": {"seeds": []}}, "'verify.seeds' is empty: name at least one, or leave it out"),
-        ({"verify": {"legs": []}}, "'verify.legs' is empty: name at least one, or leave it out"),
+        (
+            {"verify": {"checks": []}},
+            "'verify.checks' is empty: name at least one, or leave it out",
+        ),
         ({"verify": {"rtol": -1.0}}, "'verify.rtol' must be a number from 0 on, not -1.0"),
         ({"verify": {"atol": {"y": "1"}}}, "'verify.atol' must be a number or a table"),
         ({"verify": {"rtol": float("inf")}}, "'verify.rtol' must be a number from 0 on, not inf"),

@@ -114,12 +114,12 @@ def test_ratios_to_two_models_are_not_compared() -> None:
     assert not found.held and found.why == "the baseline has no such value"
 
 
-def test_the_legs_of_the_proof() -> None:
-    proof = verify(PROGRAM, MODEL, legs=["onnxruntime"])
-    assert held("legs", ["onnxruntime"], proof=proof).held
-    found = held("legs", ["float64", "onnxruntime"], proof=proof)
+def test_the_checks_of_the_proof() -> None:
+    proof = verify(PROGRAM, MODEL, checks=["onnxruntime"])
+    assert held("checks", ["onnxruntime"], proof=proof).held
+    found = held("checks", ["float64", "onnxruntime"], proof=proof)
     assert not found.held and "float64 check" in found.why
-    assert held("legs", ["onnxruntime"]).why == "nothing was proved"
+    assert held("checks", ["onnxruntime"]).why == "nothing was proved"
 
 
 def test_the_share_of_exact_rewrites() -> None:
@@ -205,12 +205,12 @@ def test_sizes_have_units() -> None:
         ("interface", True, 'write "== input" or "== baseline"'),
         ("nodes", "few", "signs are <= >= == != < >"),
         ("nodes", "<= 3MB", "and parameters K, M, G and T; write a number or text such as"),
-        ("legs", "float64", "write a list of 'float64'"),
+        ("checks", "float64", "write a list of 'float64'"),
         ("exact", "<= 90%", 'write ">= 90%"'),
         ("exact", ">= 101%", 'write ">= 90%"'),
         ("exact", 90, 'write ">= 90%"'),
-        ("legs", [], "write a list"),
-        ("legs", ["left"], "write a list"),
+        ("checks", [], "write a list"),
+        ("checks", ["left"], "write a list"),
     ],
 )
 def test_bounds_that_have_no_meaning(name: str, text: object, words: str) -> None:

@@ -31,7 +31,7 @@ def half(
 
 def proved(done: Done, bound: str = "worst=0.005") -> None:
     report = verify(done.before, done.after, metric=bound)
-    assert report.verdict == "within bounds" and report.legs["onnxruntime"].ran, str(report)
+    assert report.verdict == "within bounds" and report.checks["onnxruntime"].ran, str(report)
 
 
 # ---- numbers -------------------------------------------------------------------------------------

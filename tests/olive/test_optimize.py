@@ -89,7 +89,7 @@ def test_beside_passes_of_olive(models_dir: Path) -> None:
 def test_options(models_dir: Path) -> None:
     options = {
         "passes": ["remove-noops", "fold-constant"], "merge": "never", "target_opset": 21,
-        "verify": "each", "dims": {"batch": 2}, "legs": ["float64"], "timeout": 500,
+        "verify": "each", "dims": {"batch": 2}, "checks": ["float64"], "timeout": 500,
     }  # fmt: skip
     found = ran(models_dir / "mobilenet_v2.raw.onnx", {"type": "OnnxgradOptimize", **options})
     assert onnx.load(found).opset_import[0].version == 21

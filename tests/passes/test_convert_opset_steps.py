@@ -106,10 +106,10 @@ def test_raised(opset: int, text: str, every: bool) -> None:
     before = model(text, opset)
     # onnxruntime has no RoiAlign of 22, onnx.reference no Hardmax of 12 over several axes
     newest = 21 if "RoiAlign" in text else RUNS
-    legs = {"legs": ("onnxruntime",)} if "Hardmax" in text else {}
+    checks = {"checks": ("onnxruntime",)} if "Hardmax" in text else {}
     for to in sorted({opset + 1, 13, 18, 21, 23, 26, NEWEST} if every else {opset + 1, newest}):
         if opset < to <= newest:
-            prove(before, converted(before, to), **legs)
+            prove(before, converted(before, to), **checks)
 
 
 def test_the_old_form_of_a_group_normalization() -> None:
@@ -117,7 +117,7 @@ def test_the_old_form_of_a_group_normalization() -> None:
         { y = GroupNormalization <num_groups = 3> (x, s, b) }"""
     before = model(text, 20)
     after = converted(before, 21)
-    report = verify(before, after, seeds=(0,), legs=("float64",))  # no runtime has that of 18
+    report = verify(before, after, seeds=(0,), checks=("float64",))  # no runtime has that of 18
     assert report.ok, str(report)
 
 

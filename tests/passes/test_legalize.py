@@ -333,7 +333,7 @@ def test_unused_outputs_of_dynamic_quantization() -> None:
     text = """g (float[3,4] x) => (float[3,4] y) { q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z) }"""
     done = apply(parse(text), "legalize{to=float}")
     assert not any("uantize" in b.op for b in done.program.main.bindings)
-    done.prove(legs=["onnxruntime"])
+    done.prove(checks=["onnxruntime"])
 
 
 def test_unknown_form() -> None:

@@ -273,4 +273,4 @@ def test_onnxruntime_reads_every_outlined_model(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "resnet18"])
 def test_outlined_models_compute_the_same(name: str) -> None:
-    apply(onnx.load(MODELS_DIR / f"{name}.onnx"), "outline").prove(legs=["onnxruntime"])
+    apply(onnx.load(MODELS_DIR / f"{name}.onnx"), "outline").prove(checks=["onnxruntime"])

@@ -44,7 +44,7 @@ def rewritten(model: ModelProto, passes: str) -> tuple[ModelProto, int]:
 def _is_right(c: Case, after: ModelProto) -> bool:
     if c.name not in NO_KERNELS:
         return suite_table.is_right(c, after)
-    return verify(clamp_ir(c.model), after, legs=("float64",)).ok
+    return verify(clamp_ir(c.model), after, checks=("float64",)).ok
 
 
 def failures(cases: list[Case], passes: str) -> tuple[dict[str, str], int]:

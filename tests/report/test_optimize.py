@@ -35,7 +35,7 @@ OF_THE_SHELL = {
 }
 OTHERWISE = {
     "config": "recipe", "no_verify": "verify", "input": "inputs", "dim": "dims", "seed": "seeds",
-    "leg": "legs", "fix_dim": "fix_dims", "tune_time": "tune", "tune_from": "tune", "weights": "lift",
+    "check": "checks", "fix_dim": "fix_dims", "tune_time": "tune", "tune_from": "tune", "weights": "lift",
 }  # fmt: skip
 
 
@@ -86,10 +86,10 @@ def test_the_kind_that_was_given_comes_back() -> None:
 
 def test_options_of_the_proof_arrive() -> None:
     done = optimize(
-        parse(TEXT), dims={"N": 3}, seeds=[7], legs=["onnxruntime"], threads=2, report=True
+        parse(TEXT), dims={"N": 3}, seeds=[7], checks=["onnxruntime"], threads=2, report=True
     )
     assert next((dict(c.dims), c.seed) for c in done.proof.cases) == ({"N": 3}, 7)
-    assert list(done.proof.legs) == ["onnxruntime"]
+    assert list(done.proof.checks) == ["onnxruntime"]
     given = np.ones((5, 4), np.float32)
     fed = optimize(parse(TEXT), inputs={"x": given}, report=True)
     assert [(dict(c.dims), c.seed) for c in fed.proof.cases] == [({"N": 5}, None)]

@@ -322,7 +322,7 @@ def test_their_fusions_are_proved(
     )
     assert [r.rule for r in done.rewrites].count(rule) == made[1]
     assert [n.op_type for n in done.model.graph.node].count(made[0]) == made[1]
-    assert done.proof is not None and all(leg.ran for leg in done.proof.legs.values())
+    assert done.proof is not None and all(check.ran for check in done.proof.checks.values())
 
 
 PLUGIN = """

@@ -338,10 +338,10 @@ def test_and_not_so(text: str | float) -> None:
 
 def test_what_is_unknown_is_no_share() -> None:
     same = model("y = Relu (x)")
-    report = verify(same, same, legs=["onnxruntime"])
+    report = verify(same, same, checks=["onnxruntime"])
     assert report.ok and report.coverage.line == "covered: unknown (onnxruntime alone ran)"
     assert report.coverage.share is None
-    asked = verify(same, same, legs=["onnxruntime"], coverage="1%")
+    asked = verify(same, same, checks=["onnxruntime"], coverage="1%")
     assert asked.summary == (
         "not proved: coverage is unknown (onnxruntime alone ran), and coverage= asks for 0.01"
     )

@@ -62,7 +62,7 @@ def test_what_is_around_is_rewritten_and_proved() -> None:
     done = onnxgrad.optimize(model(MIDDLE), report=True)
     assert {r.rule for r in done.rewrites} == {"identity"}
     assert done.proof.verdict == "equal" and done.proof.around == ("acme::Mystery",)
-    assert all(leg.ran for leg in done.proof.legs.values())
+    assert all(check.ran for check in done.proof.checks.values())
     said = "equal, around 1 custom node that did not run (acme::Mystery), on cpu"
     assert done.proof.summary == said
     compared = done.proof.compared

@@ -22,13 +22,13 @@ def gathering(place: int) -> onnx.ModelProto:
     )
 
 
-@pytest.mark.parametrize("legs", [ALONE, BOTH])
-def test_a_candidate_that_fails_where_the_original_runs_differs(legs: Sequence[str]) -> None:
-    report = verify(gathering(1), gathering(7), legs=legs)
+@pytest.mark.parametrize("checks", [ALONE, BOTH])
+def test_a_candidate_that_fails_where_the_original_runs_differs(checks: Sequence[str]) -> None:
+    report = verify(gathering(1), gathering(7), checks=checks)
     assert report.verdict == "different"
-    leg = report.legs["float64"]
-    assert leg.ran and leg.worst is not None
-    assert leg.worst.reason == (
+    check = report.checks["float64"]
+    assert check.ran and check.worst is not None
+    assert check.worst.reason == (
         "the second model does not run in float64: Gather -> 'y': IndexError: index out of range "
         "for axis 0 of size 4"
     )
@@ -43,8 +43,8 @@ def test_one_that_fails_on_some_inputs_only_differs() -> None:
     )
     x = np.arange(4, dtype=np.float32)
     inputs = [{"x": x, "i": np.array([i])} for i in (0, 2, 3)]
-    assert verify(pick, part, inputs=inputs[:2], legs=ALONE)
-    report = verify(pick, part, inputs=inputs, legs=ALONE)
+    assert verify(pick, part, inputs=inputs[:2], checks=ALONE)
+    report = verify(pick, part, inputs=inputs, checks=ALONE)
     assert report.verdict == "different" and "does not run in float64" in str(report.worst)
 
 
@@ -53,8 +53,8 @@ def test_an_operator_without_a_kernel_proves_nothing_alone(which: str) -> None:
     strange = parse("g (float[4] x) => (float[4] y) { y = com.microsoft.SampleOp (x) }")
     plain = parse("g (float[4] x) => (float[4] y) { y = Identity (x) }")
     pair = (strange, plain) if which == "original" else (plain, strange)
-    report = verify(*pair, legs=ALONE)
-    assert report.verdict == "not proved" and not report.legs["float64"].ran
+    report = verify(*pair, checks=ALONE)
+    assert report.verdict == "not proved" and not report.checks["float64"].ran
     assert f"the {which}: the operator com.microsoft::SampleOp is not known" in report.summary
 
 
@@ -77,7 +77,7 @@ def test_a_kernel_of_the_users_that_raises_makes_a_difference() -> None:
 
     plain = parse("g (float[4] x) => (float[4] y) { y = Identity (x) }")
     own = parse("g (float[4] x) => (float[4] y) { y = my.domain.Positive (x) }")
-    report = verify(plain, own, legs=ALONE)
+    report = verify(plain, own, checks=ALONE)
     assert report.verdict == "different" and "ValueError: negative" in str(report.worst)
 
 
@@ -92,9 +92,9 @@ def test_another_rounding_before_a_quantisation_is_the_originals_own_noise() -> 
     k = np.float32(0.1)
     near, far = (parse(QUANTISED.replace("K", repr(v))) for v in (float(k - 3 * np.spacing(k)), 0.11))  # fmt: skip
     original = parse(QUANTISED.replace("K", repr(float(k))))
-    report = verify(original, near, inputs={"x": x}, weights="rounded", legs=["onnxruntime", "float64"])  # fmt: skip
-    (leg,) = (d for d in report.differences if d.leg == "onnxruntime")
-    assert leg.ok and leg.rel == 1 / 200 and leg.tolerance == 1e-2
+    report = verify(original, near, inputs={"x": x}, weights="rounded", checks=["onnxruntime", "float64"])  # fmt: skip
+    (check,) = (d for d in report.differences if d.check == "onnxruntime")
+    assert check.ok and check.rel == 1 / 200 and check.tolerance == 1e-2
     assert not verify(original, far, inputs={"x": x}, weights="rounded").ok
 
 
@@ -121,7 +121,7 @@ def test_a_budget_that_ends_before_other_roundings_ran_refutes_no_rounding(
     monkeypatch.setattr(float64_check._OtherRoundings, "widen", widen)
     text = "g (float[2, 4] x) => (float[2, 4] y) <float k = {%r}> { y = Mul (x, k) }"
     report = verify(
-        parse(text % 1.0), parse(text % (1.0 + off)), weights="rounded", legs=["float64"]
+        parse(text % 1.0), parse(text % (1.0 + off)), weights="rounded", checks=["float64"]
     )
     assert report.verdict == verdict, str(report)
     assert ("over its budget" in report.summary) == (verdict == "not proved")

@@ -128,7 +128,7 @@ def test_a_renamed_model_is_equal_when_it_is_said_what_is_what() -> None:
     assert "missing" in str(verify(a, b))
     report = verify(a, b, map=NAMES)
     assert report.verdict == "equal" and report.compared.keys() == {"logits", "best"}
-    assert all(leg.ran for leg in report.legs.values())
+    assert all(check.ran for check in report.checks.values())
     wrong = parse(RENAMED.replace("Tanh", "Sin"))
     assert verify(a, wrong, map=NAMES).verdict == "different"
 
@@ -164,7 +164,7 @@ def test_half_is_near_enough_by_a_bound_and_by_no_other_word() -> None:
     plain = verify(a, b)
     assert plain.verdict == "different" and "was float, is float16" in str(plain)
     near = verify(a, b, rtol=1e-2, atol=2e-3)
-    assert near.verdict == "within bounds" and all(leg.ran for leg in near.legs.values())
+    assert near.verdict == "within bounds" and all(check.ran for check in near.checks.values())
     assert near.compared["logits"] > 0 and near.compared["best"] > 0
     assert "within bounds (atol=0.002 rtol=0.01) on cpu" in str(near)
     assert verify(b, a, rtol=1e-2, atol=2e-3).ok  # and the other way round

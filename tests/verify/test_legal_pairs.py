@@ -199,7 +199,7 @@ def test_a_factor_of_1_00001_in_one_of_them_is_different(name: str) -> None:
     last.output[0] = "almost"
     second.graph.initializer.append(numpy_helper.from_array(np.asarray(f32(1.00001)), "factor"))
     second.graph.node.append(onnx.helper.make_node("Mul", ["almost", "factor"], ["y"]))
-    assert verify(first, second, legs=("float64",)).verdict == "different"
+    assert verify(first, second, checks=("float64",)).verdict == "different"
 
 
 def test_there_are_many_kinds_of_pairs() -> None:

@@ -65,8 +65,8 @@ def compared(a: Any, b: Any, options: Mapping[str, Any], early: bool) -> Any:
     [
         (ADD, MUL, {}),
         (ADD, WRONG, {}),
-        (ADD, MUL, {"legs": ("float64",), "seeds": (3,)}),
-        (ADD, MUL, {"legs": ("onnxruntime",), "threads": 2, "dims": {"N": 5}}),
+        (ADD, MUL, {"checks": ("float64",), "seeds": (3,)}),
+        (ADD, MUL, {"checks": ("onnxruntime",), "threads": 2, "dims": {"N": 5}}),
         (ADD, MUL, {"inputs": {"x": np.ones((2, 4), np.float32)}}),
         (ADD, MUL, {"float64_budget": 1e-9}),
         (ADD, MUL, {"inputs": {"y": np.ones((2, 4), np.float32)}}),

@@ -30,12 +30,12 @@ def model(factor: float, end: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("end", [e for e in ENDS if e != "moved twice"])
-@pytest.mark.parametrize("leg", ["onnxruntime", "float64"])
-def test_a_small_part_is_judged_by_itself(end: str, leg: str) -> None:
-    report = verify(model(1.0, end), model(0.3, end), legs=[leg])
+@pytest.mark.parametrize("check", ["onnxruntime", "float64"])
+def test_a_small_part_is_judged_by_itself(end: str, check: str) -> None:
+    report = verify(model(1.0, end), model(0.3, end), checks=[check])
     assert report.verdict == "different" and report.worst is not None, str(report)
     assert report.worst.output.startswith("y[") and report.worst.rel > 0.5
-    assert verify(model(1.0, end), model(1.0, end), legs=[leg]).verdict == "equal"
+    assert verify(model(1.0, end), model(1.0, end), checks=[check]).verdict == "equal"
 
 
 def test_a_bound_of_the_users_own_is_for_the_whole() -> None:

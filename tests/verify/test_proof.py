@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.verify import feeds_for, verify
 from onnxgrad.verify.compare import Difference
-from onnxgrad.verify.report import Leg
+from onnxgrad.verify.report import Check
 from onnxgrad.verify.tolerance import EXACT, EXACT_LIMIT
 from onnxgrad.wording import counted
 from tests.helpers import parse
@@ -87,7 +87,7 @@ def scaled(model: onnx.ModelProto, value: str, factor: float) -> onnx.ModelProto
 def test_equal_models() -> None:
     report = verify(transformer(), transformer())
     assert report.ok
-    assert report.legs["float64"].ran and report.legs["onnxruntime"].ran
+    assert report.checks["float64"].ran and report.checks["onnxruntime"].ran
     sizes = [{"batch": 2, "seq": 8}, {"batch": 1, "seq": 1}]
     *usual, wide = report.cases
     assert [(case.dims, case.edges) for case in usual] == [
@@ -124,7 +124,7 @@ def test_another_order_of_arithmetic_is_equal() -> None:
 def test_any_tensor_times_1_01_is_caught(value: str) -> None:
     report = verify(transformer(), scaled(transformer(), value, 1.01))
     assert not report.ok
-    assert not report.legs["float64"].worst.ok
+    assert not report.checks["float64"].worst.ok
     assert (
         report.worst is not None and report.worst.output == "out" and report.worst.index is not None
     )
@@ -133,8 +133,8 @@ def test_any_tensor_times_1_01_is_caught(value: str) -> None:
 def test_a_move_of_1e_7_is_caught_in_float64() -> None:
     """1 + 2**-23 is the smallest factor that float32 holds: 1.2e-7."""
     report = verify(transformer(), scaled(transformer(), "f", 1 + 2.0**-23), weights="same")
-    assert not report.ok and not report.legs["float64"].worst.ok
-    assert report.legs["onnxruntime"].worst.ok  # which is below float32's own noise
+    assert not report.ok and not report.checks["float64"].worst.ok
+    assert report.checks["onnxruntime"].worst.ok  # which is below float32's own noise
     assert verify(transformer(), scaled(transformer(), "f", 1 + 2.0**-23), weights="rounded").ok
     # the factor is new, but every weight is still there: none was recomputed
     assert not verify(transformer(), scaled(transformer(), "f", 1 + 2.0**-23)).ok
@@ -148,11 +148,11 @@ def test_two_and_a_half_times_x_is_caught() -> None:
     assert "DIFFERENT" in str(report) and f"y[{report.worst.index[0]}]" in str(report)
 
 
-@pytest.mark.parametrize("leg", ["float64", "onnxruntime"])
-def test_each_leg_alone_catches_a_plain_change(leg: str) -> None:
-    report = verify(parse(TINY % "Tanh(x)"), parse(TINY % "Sigmoid(x)"), legs=[leg])
-    assert not report.ok and list(report.legs) == [leg]
-    assert verify(parse(TINY % "Tanh(x)"), parse(TINY % "Tanh(x)"), legs=[leg]).ok
+@pytest.mark.parametrize("check", ["float64", "onnxruntime"])
+def test_each_leg_alone_catches_a_plain_change(check: str) -> None:
+    report = verify(parse(TINY % "Tanh(x)"), parse(TINY % "Sigmoid(x)"), checks=[check])
+    assert not report.ok and list(report.checks) == [check]
+    assert verify(parse(TINY % "Tanh(x)"), parse(TINY % "Tanh(x)"), checks=[check]).ok
 
 
 def test_nan_masks() -> None:
@@ -170,21 +170,21 @@ def test_a_change_of_dtype() -> None:
         parse("g (float[N] x) => (double[N] y) { z = Neg(x) y = Cast <to = 11> (z) }"),
     )
     assert not report.ok and "was float, is double" in str(report)
-    assert not any(leg.ran for leg in report.legs.values())
+    assert not any(check.ran for check in report.checks.values())
 
 
-def test_integers_are_exact_in_both_legs() -> None:
+def test_integers_are_exact_in_both_checks() -> None:
     a = parse("g (int64[N] x) => (int64[N] y) { y = Add(x, x) }")
     b = parse("g (int64[N] x) => (int64[N] y) <int64 one = {1}> { z = Add(x, x) y = Add(z, one) }")
     report = verify(a, b)
-    assert not report.ok and all(not leg.worst.ok for leg in report.legs.values())
+    assert not report.ok and all(not check.worst.ok for check in report.checks.values())
 
 
 def test_a_candidate_that_kills_onnxruntime_is_a_difference() -> None:
     report = verify(
         parse("g (int64[1] x) => (int64[1] y) { y = Identity(x) }"),
         parse(INT_MIN),
-        legs=["onnxruntime"],
+        checks=["onnxruntime"],
     )
     assert not report.ok and "SIGFPE" in str(report.worst)
 
@@ -243,23 +243,25 @@ def test_external_weights(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(transformer(), path, save_as_external_data=True, location="m.data", size_threshold=0)
     report = verify(path, transformer())
-    assert report.ok and report.legs["float64"].ran
+    assert report.ok and report.checks["float64"].ran
 
 
 def test_the_float64_leg_says_why_it_did_not_run() -> None:
     x: dict[str, Any] = {"x": np.ones(2, np.float16)}
     model = parse("g (float16[N] x) => (int16[N] y) { y = BitCast <to = 5> (x) }", opset=26)
     report = verify(model, model, inputs=x)
-    assert report.ok and not report.legs["float64"].ran and "BitCast" in report.legs["float64"].why
+    assert (
+        report.ok and not report.checks["float64"].ran and "BitCast" in report.checks["float64"].why
+    )
     loop = parse(
         """g (int64 n, float[N] x) => (float[N] y) { y = Loop(n, , x) <body = b (int64 i, bool c, float[N] v)
              => (bool d, float[N] w) { d = Identity(c) w = Neg(v) }> }"""
     )
     given = {"n": np.array(50_000), "x": np.ones(2, np.float32)}
     report = verify(loop, loop, inputs=given, float64_budget=0.1)
-    assert report.ok and "budget of 0.1 s" in report.legs["float64"].why
+    assert report.ok and "budget of 0.1 s" in report.checks["float64"].why
     assert "float64 check did not run" in str(report).splitlines()[0]
-    report = verify(model, model, inputs=x, legs=["float64"])
+    report = verify(model, model, inputs=x, checks=["float64"])
     assert (
         not report and report.verdict == "not proved" and "BitCast" in str(report).splitlines()[0]
     )
@@ -286,7 +288,7 @@ def test_ill_conditioning_excuses_no_more_than_the_limit() -> None:
     text = f"g (float[2] x) => (float y) <float[2] w = {{{2**28}, 1}}, float b = {{-{2**28}}}%s> {{ s = MatMul(x, w) %s }}"
     a = parse(text % ("", "y = Add(s, b)"))
     b = parse(text % (", float k = {1.0000002}", "d = Add(s, b) y = Mul(d, k)"))
-    report = verify(a, b, inputs={"x": np.ones(2, np.float32)}, legs=["float64"])
+    report = verify(a, b, inputs={"x": np.ones(2, np.float32)}, checks=["float64"])
     assert not report.ok and f"tolerance {EXACT_LIMIT:.2e}" in str(report)
 
 
@@ -337,7 +339,7 @@ def test_a_kernel_of_few_digits_lends_no_tolerance_to_float64(factor: float) -> 
             numpy_helper.from_array(v, name) for name, v in (("w", weights), ("s", scales.copy()))
         )
     report = verify(*models)
-    assert report.verdict == "different" and report.legs["float64"].worst.tolerance == 1e-6
+    assert report.verdict == "different" and report.checks["float64"].worst.tolerance == 1e-6
     assert verify(models[0], models[0]).verdict == "equal"
 
 
@@ -348,7 +350,7 @@ def test_a_weight_that_no_output_reads_widens_nothing() -> None:
     )
     a = parse(text % ("2", ", bfloat16[1] u = {1}"))
     b = parse(text % ("2.002", ", bfloat16[1] u = {3}"))
-    assert verify(a, b, legs=["float64"]).verdict == "different"
+    assert verify(a, b, checks=["float64"]).verdict == "different"
 
 
 def test_an_unstable_output_is_named() -> None:
@@ -363,7 +365,7 @@ def test_an_unstable_output_is_named() -> None:
 def test_bad_usage() -> None:
     model = parse(TINY % "Neg(x)")
     with pytest.raises(InputError, match="unknown check"):
-        verify(model, model, legs=["float128"])
+        verify(model, model, checks=["float128"])
     with pytest.raises(InputError, match="unknown provider"):
         verify(model, model, provider="tpu")
     with pytest.raises(InputError, match="no input has a dimension"):
@@ -379,9 +381,9 @@ def test_sequences_and_strings_pass_through() -> None:
 @pytest.mark.cuda
 def test_both_graphs_run_on_cuda() -> None:
     report = verify(transformer(), transformer(), provider="cuda")
-    assert report.ok and report.provider == "cuda" and report.legs["onnxruntime"].ran
+    assert report.ok and report.provider == "cuda" and report.checks["onnxruntime"].ran
     assert not verify(
-        transformer(), scaled(transformer(), "f0", 1.01), provider="cuda", legs=["onnxruntime"]
+        transformer(), scaled(transformer(), "f0", 1.01), provider="cuda", checks=["onnxruntime"]
     ).ok
 
 
@@ -397,9 +399,9 @@ def test_a_quantised_model_whose_ties_flip_is_not_a_change() -> None:
         )
     )
     x = {"x": np.array([0.25, 0.75, 1.25, 1.75], np.float32)}
-    report = verify(a, b, inputs=x, legs=["float64"])
+    report = verify(a, b, inputs=x, checks=["float64"])
     assert "one bit of rounding moves 'y'" in str(report)
-    assert verify(a, a, inputs=x, legs=["float64"]).notes == ()
+    assert verify(a, a, inputs=x, checks=["float64"]).notes == ()
 
 
 @pytest.mark.slow
@@ -409,8 +411,12 @@ def test_a_value_too_large_for_the_reference_skips_that_leg() -> None:
         c = ConstantOfShape<value = uint8[1] {1}>(n) f = Cast<to = 10>(c) y = Gather(f, i) }""")
     for count, ran in ((2**10, True), (60_000_000, False)):
         report = verify(model, model, inputs={"n": np.array([count])}, max_memory="450MB")
-        assert report.ok and report.legs["onnxruntime"].ran
-        assert report.legs["float64"].ran == ran == ("max_memory" not in report.legs["float64"].why)
+        assert report.ok and report.checks["onnxruntime"].ran
+        assert (
+            report.checks["float64"].ran
+            == ran
+            == ("max_memory" not in report.checks["float64"].why)
+        )
 
 
 def test_a_seed_whose_values_the_original_refuses_is_left_out() -> None:
@@ -433,10 +439,10 @@ def test_weights_that_would_not_fit_in_float64_skip_that_leg() -> None:
     weights = numpy_helper.from_array(np.zeros((1, 6_000_000), np.float32), "w")
     model = parse("g (float[1, 6000000] x) => (float[1, 1] y) { y = Gemm<transB = 1>(x, w) }")
     model.graph.initializer.append(weights)
-    report = verify(model, model, max_memory="190MB", legs=["float64"])
+    report = verify(model, model, max_memory="190MB", checks=["float64"])
     assert (
         not report.ok
-        and "in float64, more than 181 MiB (max_memory=)" in report.legs["float64"].why
+        and "in float64, more than 181 MiB (max_memory=)" in report.checks["float64"].why
     )
 
 
@@ -445,9 +451,9 @@ def test_a_proof_takes_as_long_as_it_takes() -> None:
     other = parse("g (float[N] x) => (double[N] y) { y = Cast <to = 11> (x) }")
     for candidate, ran in ((other, False), (parse(TINY % "Exp(x)"), True)):
         started = time.monotonic()
-        report = verify(parse(TINY % "Exp(x)"), candidate, legs=["float64"])
+        report = verify(parse(TINY % "Exp(x)"), candidate, checks=["float64"])
         assert 0 <= report.seconds <= time.monotonic() - started
-        assert [leg.ran for leg in report.legs.values()] == [ran]
+        assert [check.ran for check in report.checks.values()] == [ran]
 
 
 @pytest.mark.parametrize(("cases", "compared"), [(0, 0), (1, 1), (2, 30)])
@@ -455,11 +461,11 @@ def test_a_proof_takes_as_long_as_it_takes() -> None:
     ("rel", "found"), [(None, ""), (0.0, ""), (0.0, "0.9"), (1e-9, ""), (1.0, "")]
 )
 def test_the_line_of_a_check(cases: int, compared: int, rel: float | None, found: str) -> None:
-    assert str(Leg("float64", False, "no time")) == "float64 check: did not run (no time)"
-    assert (Leg("float64", False).cases, Leg("float64", False).compared) == (0, 0)
+    assert str(Check("float64", False, "no time")) == "float64 check: did not run (no time)"
+    assert (Check("float64", False).cases, Check("float64", False).compared) == (0, 0)
     worst = None if rel is None else Difference("y", (0,), 1.0, 2.0, rel, 1e-5, found=found)
-    leg = Leg("float64", True, cases=cases, worst=worst, compared=compared)
+    check = Check("float64", True, cases=cases, worst=worst, compared=compared)
     result = f"worst {worst}" if rel or found else "bit-identical"
     counts = f"{counted(cases, 'case')}, {counted(compared, 'finite element')} compared"
-    assert str(leg) == f"float64 check: {counts}, {result}"
-    assert str(replace(leg, why="in part")) == f"{leg} (in part)"
+    assert str(check) == f"float64 check: {counts}, {result}"
+    assert str(replace(check, why="in part")) == f"{check} (in part)"

@@ -50,7 +50,7 @@ def test_equal_draws_tell_wrong_weights_from_right_ones(
     kind: str, factor: Any, verdict: str
 ) -> None:
     report = verify(model(BODIES[kind]), model(BODIES[kind], WEIGHTS * factor))
-    assert report.verdict == verdict and all(leg.ran for leg in report.legs.values())
+    assert report.verdict == verdict and all(check.ran for check in report.checks.values())
     assert any("both models get the same draws of" in note for note in report.notes)
 
 

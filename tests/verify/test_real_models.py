@@ -36,14 +36,14 @@ SIZES = json.loads((ROOT / "tests/data/proof_sizes.json").read_text(encoding="ut
 
 
 def size_of(report: Report) -> dict[str, object]:
-    runs = {name: leg.cases for name, leg in report.legs.items()}
+    runs = {name: check.cases for name, check in report.checks.items()}
     return {"provider": report.provider, "feeds": len(report.cases), "runs": runs}
 
 
 @pytest.mark.parametrize("name", ["bert.onnx", "t5.onnx", "vit.onnx"])
-def test_a_committed_model_equals_itself_in_both_legs(name: str) -> None:
+def test_a_committed_model_equals_itself_in_both_checks(name: str) -> None:
     report = verify(MODELS_DIR / name, MODELS_DIR / name)
-    assert report.ok and all(leg.ran and not leg.why for leg in report.legs.values())
+    assert report.ok and all(check.ran and not check.why for check in report.checks.values())
     assert size_of(report) == SIZES[name]
 
 
@@ -52,14 +52,16 @@ def test_a_committed_model_equals_itself_in_both_legs(name: str) -> None:
 def test_every_committed_model_equals_itself_and_not_a_copy_off_by_a_percent(name: str) -> None:
     path = MODELS_DIR / name
     report = verify(path, path)
-    assert report.ok and all(leg.ran and not leg.why for leg in report.legs.values()), str(report)
+    assert report.ok and all(check.ran and not check.why for check in report.checks.values()), str(
+        report
+    )
     assert not report.unstable and size_of(report) == SIZES[name]
     model = onnx.load(path)
     products = [
         n.output[0] for n in model.graph.node if n.op_type in ("MatMul", "Conv", "Gemm", "LSTM")
     ]
     changed = verify(model, scaled(model, products[len(products) // 2], 1.01))
-    assert not changed.ok and not changed.legs["float64"].worst.ok
+    assert not changed.ok and not changed.checks["float64"].worst.ok
 
 
 @pytest.mark.slow
@@ -69,8 +71,8 @@ def test_a_fetched_model_equals_itself_and_the_reference_is_near(
 ) -> None:
     """On generated feeds. Near is what float32 costs: two of them subtract nearly equal squares, one has outputs of 1e-5."""
     path = fetched(name)
-    report = verify(path, path, legs=["float64", "onnxruntime"], float64_budget=60)
-    assert report.ok and all(leg.ran for leg in report.legs.values()), str(report)
+    report = verify(path, path, checks=["float64", "onnxruntime"], float64_budget=60)
+    assert report.ok and all(check.ran for check in report.checks.values()), str(report)
     assert max(report.noise.values(), default=0.0) < 1e-2, report.noise
 
 

@@ -275,7 +275,7 @@ def test_whole_runs_decide_where_they_agree_and_no_region_could_be_judged(
     """An int8 encoder from a package whose float64 check is over its budget: "equal, by regions" with a region far off."""
     unjudged = comparison.Judgement(
         comparison.Regions({"Round": 1}, (), {}),
-        comparison.Leg(comparison.LEG, False, "of a budget"),
+        comparison.Check(comparison.CHECK, False, "of a budget"),
         [],
         ["of a budget"],
     )

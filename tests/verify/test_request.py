@@ -28,8 +28,8 @@ def test_the_job_has_these_arguments_and_defaults() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"legs": ()}, "no check was chosen"),
-        ({"legs": ("float32",)}, "unknown check 'float32'"),
+        ({"checks": ()}, "no check was chosen"),
+        ({"checks": ("float32",)}, "unknown check 'float32'"),
         ({"seeds": ()}, "at least one seed"),
         ({"provider": "tpu"}, "unknown provider"),
         ({"coverage": "most"}, "write a share"),
@@ -50,8 +50,8 @@ def test_the_float64_check_runs_for_the_first_provider_alone() -> None:
     request = Request(provider="cpu,cuda", coverage=">= 90%", layers=True)
     other = request.on("cuda")
     assert (request.providers, request.share) == (["cpu", "cuda"], 0.9)
-    assert (other.settings.provider, other.legs, other.share) == ("cuda", ("onnxruntime",), None)
-    assert not other.layers and Request(provider="cpu,cuda", legs="float64").providers == ["cpu"]
+    assert (other.settings.provider, other.checks, other.share) == ("cuda", ("onnxruntime",), None)
+    assert not other.layers and Request(provider="cpu,cuda", checks="float64").providers == ["cpu"]
 
 
 def test_requests_for_the_same_runs_are_alike() -> None:

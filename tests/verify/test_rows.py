@@ -22,12 +22,12 @@ def proof(text: str, original: onnx.ModelProto = ORIGINAL, rows: Rows = FRONT) -
 def test_equal_rows() -> None:
     report = proof("g (float[N,3] x) => (float[N,3] y) { y = Exp (x) }").report()
     assert report.verdict == "equal"
-    assert [leg.name for leg in report.legs.values()] == [
+    assert [check.name for check in report.checks.values()] == [
         "onnxruntime",
         "float64",
         "independence",
     ]
-    assert report.legs["independence"].compared == 12  # two rows of three, twice
+    assert report.checks["independence"].compared == 12  # two rows of three, twice
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_equal_rows() -> None:
 )  # fmt: skip
 def test_a_row_that_reaches_another(body: str) -> None:
     report = proof(f"g (float[N,3] x) => (float[N,3] y) {{ {body} }}").report()
-    assert report.legs["onnxruntime"].worst is None or report.legs["onnxruntime"].worst.ok
+    assert report.checks["onnxruntime"].worst is None or report.checks["onnxruntime"].worst.ok
     assert not report.ok and "changes with row 1" in report.summary
 
 
@@ -109,7 +109,7 @@ def test_noise_of_the_original() -> None:
     original = parse(f"g (float[1,64] x) => (float[1,1] y) <float[64,1] w = {{{w}}}> {{ {body} }}")
     split = f"g (float[N,64] x) => (float[N,1] y) <float[64,1] w = {{{w}}}> {{ {halves} {other} }}"
     report = proof(split, original).report()
-    assert report.verdict == "equal" and report.legs["float64"].ran
+    assert report.verdict == "equal" and report.checks["float64"].ran
     wrong = split.replace(
         "y = Add (r, p)", "t = Add (r, p)  k = Constant <value_float = 1.000001> ()  y = Mul (t, k)"
     )

@@ -25,7 +25,7 @@ def stored() -> dict[str, Any]:
 
 def test_what_was_stored_comes_out(tmp_path: Path) -> None:
     report = verify(parse(TEXT), expect=stored(), inputs=X)
-    assert report.verdict == "equal" and set(report.legs) == {"float64", "onnxruntime"}
+    assert report.verdict == "equal" and set(report.checks) == {"float64", "onnxruntime"}
     assert dict(report.compared) == {"y": 20, "z": 5} and report.cases[0].dims == {"N": 5}
     np.savez(tmp_path / "in.npz", **X)
     np.savez(tmp_path / "out.npz", **stored())
@@ -37,7 +37,7 @@ def test_a_model_that_computes_something_else_differs() -> None:
     found["y"][2, 1] += 1e-3
     report = verify(parse(TEXT), expect=found, inputs=X)
     assert report.verdict == "different" and report.worst.index == (2, 1)
-    assert not report.legs["float64"].worst.ok and not report.legs["onnxruntime"].worst.ok
+    assert not report.checks["float64"].worst.ok and not report.checks["onnxruntime"].worst.ok
     near = verify(parse(TEXT), expect=found, inputs=X, atol=2e-3)
     assert near.verdict == "within bounds"
     wide = {name: value.astype(np.float64) for name, value in stored().items()}
@@ -106,7 +106,7 @@ def test_a_lone_array_is_the_lone_output(tmp_path: Path) -> None:
         ({"inputs": {}}, "'x' is not among"),
         ({"inputs": X, "expect": {}}, "nothing was stored"),
         ({"inputs": X, "b": parse(TEXT)}, "two were given"),
-        ({"inputs": X, "legs": ["float32"]}, "unknown check"),
+        ({"inputs": X, "checks": ["float32"]}, "unknown check"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(options: dict[str, Any], message: str) -> None:
@@ -117,8 +117,8 @@ def test_what_cannot_be_compared_is_refused(options: dict[str, Any], message: st
 
 
 def test_one_leg_alone() -> None:
-    report = verify(parse(TEXT), expect=stored(), inputs=X, legs=["float64"])
-    assert report.ok and set(report.legs) == {"float64"}
+    report = verify(parse(TEXT), expect=stored(), inputs=X, checks=["float64"])
+    assert report.ok and set(report.checks) == {"float64"}
 
 
 @pytest.mark.parametrize("name", ["bert", "lstmcell"])

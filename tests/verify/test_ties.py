@@ -37,10 +37,10 @@ def rows(ties: int) -> dict[str, np.ndarray[Any, Any]]:
 ARGMAX = "i = ArgMax <axis = 1, keepdims = 0> (p)"
 
 
-@pytest.mark.parametrize("leg", ["onnxruntime", "float64"])
-def test_an_index_at_a_tie_is_excused_and_counted(leg: str) -> None:
+@pytest.mark.parametrize("check", ["onnxruntime", "float64"])
+def test_an_index_at_a_tie_is_excused_and_counted(check: str) -> None:
     a, b = model(ARGMAX, 1.0), model(ARGMAX, UP)
-    report = verify(a, b, inputs=rows(2), legs=[leg], weights="rounded")
+    report = verify(a, b, inputs=rows(2), checks=[check], weights="rounded")
     assert report.verdict == "equal", str(report)
     assert "2 of 300 elements of i differ at ties" in report.notes
     assert [d["excused"] for d in report.to_dict()["differences"]] == [2]
@@ -48,7 +48,7 @@ def test_an_index_at_a_tie_is_excused_and_counted(leg: str) -> None:
 
 def test_many_indices_at_ties_prove_nothing() -> None:
     a, b = model(ARGMAX, 1.0), model(ARGMAX, UP)
-    report = verify(a, b, inputs=rows(4), legs=["onnxruntime"])
+    report = verify(a, b, inputs=rows(4), checks=["onnxruntime"])
     assert report.verdict == "not proved"
     assert report.unproved == ("4 of 300 elements of i differ at ties",)
 
@@ -57,14 +57,16 @@ def test_an_index_that_is_no_tie_is_a_difference() -> None:
     a, b = model(ARGMAX, 1.0), model(ARGMAX, 1.001)
     x = rows(0)
     x["x"][0, 1:3] = 1.0, 0.9995
-    report = verify(a, b, inputs=x, legs=["onnxruntime"])
+    report = verify(a, b, inputs=x, checks=["onnxruntime"])
     assert report.verdict == "different" and report.worst is not None
     assert report.worst.index == (0,) and (report.worst.a, report.worst.b) == (1, 2)
 
 
 def test_an_index_outside_of_those_that_tie_is_a_difference() -> None:
     wrong = "m = Neg(p) j = ArgMax <axis = 1, keepdims = 0> (m) i = Identity(j)"
-    report = verify(model(ARGMAX, 1.0), model(wrong, 1.0), inputs=rows(ROWS), legs=["onnxruntime"])
+    report = verify(
+        model(ARGMAX, 1.0), model(wrong, 1.0), inputs=rows(ROWS), checks=["onnxruntime"]
+    )
     assert report.verdict == "different"
 
 
@@ -90,9 +92,9 @@ def test_every_kind_of_decision(text: str, declared: str) -> None:
     x["x"][:2, 2] = 0.75, 0.7496
     if "TopK" in text:
         x["x"][:2, 1:3] = [[1.0, 1.0], [1.0, 0.9995]]
-    report = verify(made[0], made[1], inputs=x, legs=["onnxruntime"])
+    report = verify(made[0], made[1], inputs=x, checks=["onnxruntime"])
     assert report.verdict == "equal" and any("at ties" in n for n in report.notes), str(report)
-    assert verify(made[0], made[2], inputs=x, legs=["onnxruntime"]).verdict == "different"
+    assert verify(made[0], made[2], inputs=x, checks=["onnxruntime"]).verdict == "different"
 
 
 QUANTIZED = "i = QuantizeLinear(p, s, z)"
@@ -108,7 +110,7 @@ def quantized(factor: float, zero: int = 0) -> onnx.ModelProto:
 def test_a_quantized_element_at_a_tie_may_be_off_by_one_quantum() -> None:
     x = rows(0)
     x["x"][:2, 2] = 0.125, 0.135  # 12.5 and 13.5 quanta
-    report = verify(quantized(DOWN), quantized(UP), inputs=x, legs=["onnxruntime"])
+    report = verify(quantized(DOWN), quantized(UP), inputs=x, checks=["onnxruntime"])
     assert report.verdict == "equal" and any("at ties" in n for n in report.notes), str(report)
     assert verify(quantized(1.0), quantized(1.0, 1), inputs=x).verdict == "different"
     assert verify(quantized(1.0), quantized(1.02), inputs=x).verdict == "different"
@@ -133,7 +135,7 @@ def test_what_no_rounding_touched_is_no_tie() -> None:
     x = np.linspace(0.1, 50, 500, dtype=np.float32)
     k = x + 1
     k[7] = x[7]
-    report = verify(made, wrong, inputs={"x": x, "k": k}, legs=["onnxruntime"])
+    report = verify(made, wrong, inputs={"x": x, "k": k}, checks=["onnxruntime"])
     assert report.verdict == "different" and report.worst is not None
     assert report.worst.output == "i" and report.worst.index == (7,)
 
@@ -147,7 +149,7 @@ def test_a_decision_in_a_branch_is_seen() -> None:
         m.graph.initializer.append(numpy_helper.from_array(np.bool_(True), "c"))
     x = rows(0)
     x["x"][0, 2] = 0.75
-    report = verify(*made, inputs=x, legs=["onnxruntime"])
+    report = verify(*made, inputs=x, checks=["onnxruntime"])
     assert report.verdict == "equal" and any("at ties" in n for n in report.notes), str(report)
 
 

@@ -23,7 +23,7 @@ def _checked(program: Program, options: OptimizeOptions, **more: Any) -> Report:
             model,
             provider=providers_of(options.provider)[0],
             threads=options.threads,
-            legs=("onnxruntime",),
+            checks=("onnxruntime",),
             **more,
         )
 

@@ -42,7 +42,7 @@ def _difference(d: Difference) -> dict[str, Any]:
         "value": value,
         "bound": allowed,
         "ok": d.ok,
-        "leg": d.leg,
+        "check": d.check,
         "note": shown(place_text(d)),
         "ratio": min(ratio, 1e300),
     }

@@ -38,7 +38,7 @@ def kernel(name: str) -> Callable[[_F], _F]:
     ...     return x**exponent
     >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17, "my.domain": 1]>
     ... g (float[3] x) => (float[3] y) { z = my.domain.Power <exponent = 3.0> (x)  y = Neg(z) }''')
-    >>> onnxgrad.verify(model, model).legs["float64"].ran
+    >>> onnxgrad.verify(model, model).checks["float64"].ran
     True
     """
     key = domains.split_name(name)

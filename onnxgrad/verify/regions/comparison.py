@@ -23,16 +23,16 @@ from onnxgrad.verify.float64_check import PERTURBED_RUNS, Oracle
 from onnxgrad.verify.onnxruntime_check import as_computed
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.regions.cuts import Cut, Side, cut_models, given_name, paired
-from onnxgrad.verify.report import Leg, Regions, Report
+from onnxgrad.verify.report import Check, Regions, Report
 from onnxgrad.verify.request import Request
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session
 from onnxgrad.verify.tolerance import CHAOTIC, NOISE_FACTOR, floor_of
 from onnxgrad.verify.trials import Found, Trial
-from onnxgrad.vocabulary import LEGS
+from onnxgrad.vocabulary import CHECKS
 from onnxgrad.wording import counted
 
-LEG = "regions"
+CHECK = "regions"
 Compared = Callable[[ProofModel, ProofModel, Request], Report]
 _MOST_WEIGHTS = 1 << 28  # elements
 _MOST_BYTES = 1 << 28  # of the original's values at all cuts, over all cases
@@ -43,7 +43,7 @@ class Judgement:
     """The result of a comparison by regions: for the report, and its findings."""
 
     regions: Regions
-    leg: Leg
+    check: Check
     differences: Sequence[Difference]
     unproved: Sequence[str]
 
@@ -57,13 +57,13 @@ class Judgement:
         differences of whole runs that do not exceed the original's own by far.
         """
         failed = bool(found.failing() or found.many_ties())
-        found.add(LEG, self.differences)
+        found.add(CHECK, self.differences)
         if not failed or not self.agrees:
             found.unproved += self.unproved if failed else ()
             return
         for key, d in found.differences.items():
             allowed = NOISE_FACTOR * self.regions.noise.get(d.output, 0.0)
-            if key[0] in LEGS and not d.ok and d.rel <= allowed:
+            if key[0] in CHECKS and not d.ok and d.rel <= allowed:
                 found.differences[key] = replace(d, tolerance=allowed, allowed=allowed)
         found.excuses.clear()
 
@@ -136,7 +136,7 @@ def _cut_at(
         raise
     except OnnxgradError as error:
         why = error.reason if isinstance(error, RunFailed) else str(error)
-        return Judgement(regions, Leg(LEG, False, why), [], [f"regions were not judged: {why}"])
+        return Judgement(regions, Check(CHECK, False, why), [], [f"regions were not judged: {why}"])
     return _judgement(report, cuts, regions, left)
 
 
@@ -208,26 +208,31 @@ def _judgement(
         f"not judged: {operator(n)} of {n.output[0]!r} has no counterpart{apart}" for n in left[:1]
     ]
     if report is None:
-        return Judgement(regions, Leg(LEG, False, unproved[0]), [], unproved)
+        return Judgement(regions, Check(CHECK, False, unproved[0]), [], unproved)
     unproved += [f"in a region: {why}" for why in report.unproved]
     wrong = [replace(d, part=False) for d in report.differences if d.answer == DIFFERENT]
     # a kernel of onnxruntime that saturates decides this, not the second model
-    same = {d.output for d in report.differences if d.leg == "float64" and d.ok}
+    same = {d.output for d in report.differences if d.check == "float64" and d.ok}
     unproved += [
         f"in a region: {d}, in onnxruntime only"
         for d in wrong
-        if d.leg == "onnxruntime" and d.output in same
+        if d.check == "onnxruntime" and d.output in same
     ][:1]
-    wrong = [d for d in wrong if d.leg != "onnxruntime" or d.output not in same]
+    wrong = [d for d in wrong if d.check != "onnxruntime" or d.output not in same]
     doubtful = sum(not cut.certain for cut in cuts)
     if wrong and doubtful:
         pairs = f"{counted(doubtful, 'cut')} may be paired wrongly"
         unproved += [f"{wrong[0]}, but {pairs}"]
         wrong = []
     most = worst(report.differences)
-    legs = [leg for leg in report.legs.values() if leg.ran]
-    leg = Leg(
-        LEG, bool(legs), report.gaps, len(report.cases), most, max(leg.compared for leg in legs)
+    checks = [check for check in report.checks.values() if check.ran]
+    check = Check(
+        CHECK,
+        bool(checks),
+        report.gaps,
+        len(report.cases),
+        most,
+        max(check.compared for check in checks),
     )
     found = wrong or [d for d in [most] if d is not None and d.ok]
-    return Judgement(replace(regions, worst=most), leg, found, unproved)
+    return Judgement(replace(regions, worst=most), check, found, unproved)

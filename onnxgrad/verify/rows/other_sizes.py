@@ -17,7 +17,7 @@ from onnxgrad.verify.feeds.dims import dim_plans, evaluate, shape_of, tensor_typ
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.proof_model import Model, proof_model
-from onnxgrad.verify.report import Case, Leg, Report
+from onnxgrad.verify.report import Case, Check, Report
 from onnxgrad.verify.request import Settings
 from onnxgrad.verify.running.child_process import RunFailed
 
@@ -50,13 +50,13 @@ def at_other_sizes(
             continue
         cases.append(Case(plan, seed))
         worst = worst or _shapes(model, results, sizes, shown)
-    leg = Leg(_STAGE, bool(cases), _SHAPES if cases else "no run", len(cases), worst)
+    check = Check(_STAGE, bool(cases), _SHAPES if cases else "no run", len(cases), worst)
     differences = report.differences if worst is None else (*report.differences, worst)
     return replace(
         report,
         ok=report.ok and worst is None and not unproved,
         differences=differences,
-        legs={**report.legs, _STAGE: leg},
+        checks={**report.checks, _STAGE: check},
         notes=tuple(notes),
         unproved=tuple(unproved),
         cases=(*report.cases, *cases),
@@ -72,7 +72,7 @@ def _shapes(
         wanted = _declared(value, sizes)
         if wanted is not None and tuple(got) != wanted:
             reason = f"shape {list(got)} in place of {list(wanted)} at {shown}"
-            return Difference(value.name, None, None, None, math.inf, 0.0, reason, leg=_STAGE)
+            return Difference(value.name, None, None, None, math.inf, 0.0, reason, check=_STAGE)
     return None
 
 

@@ -26,7 +26,7 @@ from onnxgrad.verify.onnxruntime_check import calibrate, held_against, open_orig
 from onnxgrad.verify.output_dependencies import float_types, new_weights
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import Draws, same_draws
-from onnxgrad.verify.report import Case, Leg, Report, joined
+from onnxgrad.verify.report import Case, Check, Report, joined
 from onnxgrad.verify.request import Settings
 from onnxgrad.verify.rows.grouping import Grouping
 from onnxgrad.verify.running.child_process import RunFailed
@@ -106,7 +106,7 @@ class RowProof:
         if oracle is not None:
             oracle.rows = self.rows
         trials, why = self._trials(batches, settings, oracle)
-        found, ran = Found(), dict[str, Leg]()
+        found, ran = Found(), dict[str, Check]()
         ran["onnxruntime"] = held_against(opened, trials, found, settings, demands, why)
         if oracle is not None:
             # constants of several rows were folded, in their own dtype
@@ -129,7 +129,7 @@ class RowProof:
         return Report(
             ok=all(d.ok for d in differences) and not found.reasons(),
             differences=differences,
-            legs=ran,
+            checks=ran,
             cases=tuple(trial.case for trial in trials),
             provider=found.ran_on(settings.provider),
             idle=tuple(found.idle),
@@ -343,7 +343,7 @@ class RowProof:
             ranges=ranges,
         )
 
-    def _independent(self, batch: _Batch, settings: Settings) -> Leg:
+    def _independent(self, batch: _Batch, settings: Settings) -> Check:
         """Replaces row 1 by another row, then by NaN: every bit of all other rows must stay."""
         stacked = self.rows.feeds(batch.groups)
         count, total = batch.sizes[-1], self.rows.rows_in(stacked)
@@ -359,12 +359,14 @@ class RowProof:
         try:
             before = session.run(feeds)
         except RunFailed as error:
-            return Leg(_STAGE, False, f"it does not run: {error.reason}")
+            return Check(_STAGE, False, f"it does not run: {error.reason}")
         for other in others:
             try:
                 after = session.run(other)
             except RunFailed as error:
-                return Leg(_STAGE, cases > 0, f"a changed row does not run: {error.reason}", cases)
+                return Check(
+                    _STAGE, cases > 0, f"a changed row does not run: {error.reason}", cases
+                )
             cases += 1
             for name, where in self.rows.outputs.items():
                 for i in (i for i in range(count) if i != _OTHER_ROW):
@@ -375,7 +377,7 @@ class RowProof:
                     compared += finite_elements(a)[0]
                     if not _equal(a, b):
                         worst = worst or _leak(name, i)
-        return Leg(_STAGE, True, "", cases, worst, compared)
+        return Check(_STAGE, True, "", cases, worst, compared)
 
     def _poisoned(self, name: str, value: Value) -> Value:
         array = np.asarray(value)
@@ -405,7 +407,7 @@ class _RowOracle(Oracle):
 
 def _leak(name: str, row: int) -> Difference:
     reason = f"row {row} changes with row {_OTHER_ROW}"
-    return Difference(name, None, None, None, float("inf"), 0.0, reason, leg=_STAGE)
+    return Difference(name, None, None, None, float("inf"), 0.0, reason, check=_STAGE)
 
 
 def _scaled(value: Value, scale: float, count: int) -> Value:

@@ -74,7 +74,7 @@ def test_no_advice_of_another_command(run: Run, tmp_path: Path) -> None:
 
 
 def test_one_leg(run: Run, branches: Path) -> None:
-    done = run("verify", branches, branches, "--leg", "onnxruntime")
+    done = run("verify", branches, branches, "--check", "onnxruntime")
     assert done.code == 0 and "float64" not in done.out
 
 

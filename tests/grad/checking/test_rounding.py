@@ -28,17 +28,17 @@ def looked_at(
     """The second look at a sum of elements, whose slope by smaller steps is `near`; its constants
     move the first element.
     """
-    leg = Rounding.__new__(Rounding)
-    leg.adjoints = {"w": "w_grad"}
-    leg.exact = {"w_grad": exact}
-    leg.rounded = {
+    check = Rounding.__new__(Rounding)
+    check.adjoints = {"w": "w_grad"}
+    check.exact = {"w_grad": exact}
+    check.rounded = {
         TensorProto.FLOAT: [{"w_grad": exact + np.array([0, by])} for by in (0.1, -0.05)]
     }
-    leg._shifted = [{"w_grad": exact + np.array([by, 0])} for by in (constants, 0.0)]
+    check._shifted = [{"w_grad": exact + np.array([by, 0])} for by in (constants, 0.0)]
     closer = Slope(slope if near is None else near, doubt, doubt, 1e-9)
     line: Any = SimpleNamespace(direction=np.array(direction), slope=lambda *_: closer)
     trial = Trial(line, float(found @ line.direction), Slope(slope, doubt, doubt, 1e-5), 5.0, 1e-4)
-    return leg.judge(ValueCheck("w", trial.got, slope, 0.1, True), [trial], TensorProto.FLOAT)
+    return check.judge(ValueCheck("w", trial.got, slope, 0.1, True), [trial], TensorProto.FLOAT)
 
 
 def test_the_numbers_shown_are_those_that_were_judged() -> None:

@@ -24,7 +24,7 @@ from tests.helpers import ROOT, parse
 
 RECIPE = """
 [verify]
-legs = ["onnxruntime"]
+checks = ["onnxruntime"]
 [ci]
 models = ["*.onnx"]
 out = "build"
@@ -93,7 +93,7 @@ def test_variants_are_proved_locked_and_budgeted(folder: Path) -> None:
 
 REAL = """
 [verify]
-legs = ["onnxruntime"]
+checks = ["onnxruntime"]
 dims = { batch = 2 }
 [bench]
 seconds = 0.05

@@ -184,7 +184,7 @@ def test_weights_that_must_stay(tmp_path: Path) -> None:
 
 def test_outputs_that_became_infinite(tmp_path: Path) -> None:
     """Half of the values of Sqrt are NaN after a constant has changed."""
-    recipe = '[verify]\nlegs = ["onnxruntime"]\n[ci]\nmodels = ["m.onnx"]\n'
+    recipe = '[verify]\nchecks = ["onnxruntime"]\n[ci]\nmodels = ["m.onnx"]\n'
 
     def shifted(by: float) -> ModelProto:
         return parse(f"""g (float[N,8] x) => (float[N,8] y) <float k = {{{by}}}> {{
@@ -203,7 +203,7 @@ def test_without_a_record() -> None:
     assert "no record" in changed(None, Input(), (now, None), "").summary
 
 
-PROVED = '[verify]\nlegs = ["onnxruntime"]\n[ci]\nmodels = ["m.onnx"]\n'
+PROVED = '[verify]\nchecks = ["onnxruntime"]\n[ci]\nmodels = ["m.onnx"]\n'
 
 
 @pytest.mark.parametrize(

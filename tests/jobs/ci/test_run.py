@@ -20,7 +20,7 @@ from tests.helpers import parse
 
 RECIPE = """
 [verify]
-legs = ["float64"]
+checks = ["float64"]
 [ci]
 models = ["*.onnx"]
 out = "build"

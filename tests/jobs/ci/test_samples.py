@@ -16,7 +16,7 @@ from tests.helpers import parse
 RECIPE = """
 [verify]
 expect = "golden/{name}.npz"
-legs = ["onnxruntime"]
+checks = ["onnxruntime"]
 [ci]
 models = ["m.onnx"]
 out = "build"
@@ -53,7 +53,7 @@ def test_samples_are_recorded_and_bind_later_results(folder: Path) -> None:
     assert "outputs moved from m.npz: y[" in moved.error
     (held,) = [h for h in moved.requirements if h.name == "expect"]
     assert held.value == pytest.approx(0.005, rel=0.01) and held.limit == 1e-3
-    (folder / "r.toml").write_text(RECIPE.replace("legs", "expect_within = 0.01\nlegs"))
+    (folder / "r.toml").write_text(RECIPE.replace("checks", "expect_within = 0.01\nchecks"))
     assert only(folder).exit_code == 0
     assert only(folder, update=True, record=True).exit_code == 0
     assert np.allclose(np.load(folder / "golden" / "m.npz")["y"], 2.01 * stored["x"])

@@ -43,7 +43,7 @@ def jobs(tmp_path: Path) -> list[Job]:
     onnx.save(model_of(BRANCHES), tmp_path / "a.onnx")
     (tmp_path / "b.onnx").write_bytes(b"no model")
     (tmp_path / "wrong.py").write_text(PLUGIN)
-    table = {"ci": {"models": ["*.onnx"], "out": "build"}, "verify": {"legs": ["float64"]}}
+    table = {"ci": {"models": ["*.onnx"], "out": "build"}, "verify": {"checks": ["float64"]}}
     (tmp_path / "build").mkdir()
     recipe = parse(table, str(tmp_path / "onnxgrad.toml"))
     return list(plan_of(recipe, setup=Setup((str(tmp_path / "wrong.py"),))).jobs)

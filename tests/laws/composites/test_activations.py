@@ -34,7 +34,7 @@ HARD = {
 def test_gelu(body: str, opset: int) -> None:
     done = raised(f"{HEAD} {{ {body} }}", opset=opset)
     assert [str(b).split(" = ")[1] for b in done.block.bindings] == ["Gelu(x)"]
-    done.prove(legs=("float64", "onnxruntime"))
+    done.prove(checks=("float64", "onnxruntime"))
 
 
 @pytest.mark.parametrize("body", TANH.values(), ids=TANH)

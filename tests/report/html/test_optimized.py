@@ -28,7 +28,7 @@ def refuted(**options: bool) -> Outcome:
     """Of two rewrites that hold, and one that does not."""
     pipeline = Pipeline((*Pipeline.of(passes="remove-noops").passes, UserLaws((tanh_is_softsign,))))
     with pytest.raises(RewriteRefuted) as error:
-        optimize_program(parse(TEXT), pipeline, proof={"legs": ["float64"]}, **options)
+        optimize_program(parse(TEXT), pipeline, proof={"checks": ["float64"]}, **options)
     outcome = Outcome("m.onnx", None, "m.onnx", error=error.value)
     assert error.value.done is not None
     outcome.adopt(error.value.done)
@@ -119,8 +119,8 @@ def test_differences_stand_against_what_is_allowed(
     optimised_model: onnxgrad.OptimizedModel,
 ) -> None:
     found = section_of(optimised_model.to_html(), "rows")
-    assert {(r["label"], r["leg"]) for r in found["rows"]} == {
-        (name, leg) for name in ("y", "k") for leg in ("float64", "onnxruntime")
+    assert {(r["label"], r["check"]) for r in found["rows"]} == {
+        (name, check) for name in ("y", "k") for check in ("float64", "onnxruntime")
     }
     for row in found["rows"]:
         assert row["ok"] and row["value"] <= row["bound"]

@@ -128,11 +128,11 @@ def test_the_outputs_that_differ_stand_first() -> None:
         nodes = " ".join(f"{n} = {'Neg' if n == 'a' else op} (x)" for n in names)
         return f"g (float[2] x) => ({outputs}) {{ {nodes} }}"
 
-    report = verify(parse(model("Exp")), parse(model("Tanh")), seeds=[0], legs=["float64"])
+    report = verify(parse(model("Exp")), parse(model("Tanh")), seeds=[0], checks=["float64"])
     found = proof_verdict(report)
     assert found["tone"] == "bad" and found["word"] == "different"
     said = found["text"].partition(" on cpu")[0]
     assert report.worst is not None and said.startswith(f"in {report.worst.output}, ")
     assert said.endswith(", 1 more,") and "a" not in said.split(", ")
-    same = verify(parse(model("Exp")), parse(model("Exp")), seeds=[0], legs=["float64"])
+    same = verify(parse(model("Exp")), parse(model("Exp")), seeds=[0], checks=["float64"])
     assert proof_verdict(same)["text"].startswith("on cpu")

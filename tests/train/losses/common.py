@@ -82,14 +82,14 @@ def found(
         with_loss(through(sizes, opset=opset), loss), [f"{k}_in" for k in wrt or arrays]
     )
     feeds = {**{f"{k}_in": v for k, v in arrays.items()}, **labels}
-    legs = [reference(graph, feeds)] + ([run(graph, feeds)] if onnxruntime else [])
+    checks = [reference(graph, feeds)] + ([run(graph, feeds)] if onnxruntime else [])
     names = [v.name for v in graph.graph.output]
     if onnxruntime:
         for name in names:
             np.testing.assert_allclose(
-                legs[1][name], legs[0][name], rtol=1e-9, atol=1e-12, err_msg=name
+                checks[1][name], checks[0][name], rtol=1e-9, atol=1e-12, err_msg=name
             )
-    first = legs[0]
+    first = checks[0]
     return float(first[names[0]]), {
         k: first[n] for k, n in zip(wrt or arrays, names[1:], strict=True)
     }

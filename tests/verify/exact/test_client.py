@@ -29,13 +29,13 @@ TWICE = parser.parse_model(HEAD + "{ y = Add(x, x) }")
     ],
 )  # fmt: skip
 def test_the_report_says_what_exact_evaluation_says(text: str, line: str) -> None:
-    report = verify(TWICE, parser.parse_model(HEAD + text), exact=True, legs=("float64",))
+    report = verify(TWICE, parser.parse_model(HEAD + text), exact=True, checks=("float64",))
     assert report.exact is not None and report.exact.lines[0].startswith(line)
     assert report.ok is (report.verdict == "equal") and line in str(report)
 
 
 def test_without_the_option_nothing_is_evaluated() -> None:
-    assert verify(TWICE, TWICE, legs=("float64",)).exact is None
+    assert verify(TWICE, TWICE, checks=("float64",)).exact is None
 
 
 def test_names_of_the_second_model() -> None:
@@ -46,7 +46,7 @@ def test_names_of_the_second_model() -> None:
 
 
 def test_the_decision_as_json() -> None:
-    report = verify(TWICE, TWICE, exact=True, legs=("float64",))
+    report = verify(TWICE, TWICE, exact=True, checks=("float64",))
     exact = report.to_dict()["exact"]
     assert exact["verdict"] == "exact" and exact["sizes"] == ["N=2", "N=3", "N=5"]
 

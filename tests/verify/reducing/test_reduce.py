@@ -52,7 +52,7 @@ def miscompiled(rule: Rule) -> Callable[[ModelProto], bool]:
         if not trace.rewrites:
             return False
         try:
-            return verify(model, to_proto(program), legs=("float64",)).verdict == "different"
+            return verify(model, to_proto(program), checks=("float64",)).verdict == "different"
         except OnnxgradError:
             return False
 

@@ -94,7 +94,7 @@ def test_a_factor_that_moves_no_step_is_seen() -> None:
     """Weights times 1.01 in the legalized file: every integer is the same on these inputs."""
     made = onnxgrad.optimize(file(), passes="legalize", verify=False)
     right = verify(file(), made)
-    assert right.verdict == "equal" and right.legs["without rounding"].ran
+    assert right.verdict == "equal" and right.checks["without rounding"].ran
     (scale,) = (
         t for t in made.graph.initializer if np.all(numpy_helper.to_array(t) == np.float32(0.03))
     )
@@ -102,7 +102,7 @@ def test_a_factor_that_moves_no_step_is_seen() -> None:
     x = {"x": np.float32([[0.6, -0.3, 0.5, 0.1]])}
     assert np.array_equal(np.asarray(run(file(), x)["y"]), np.asarray(run(made, x)["y"]))
     report = verify(file(), made, inputs=x)
-    assert report.verdict == "different" and report.legs["without rounding"].worst is not None
+    assert report.verdict == "different" and report.checks["without rounding"].worst is not None
 
 
 def test_rounding_is_accepted_where_float64_finds_the_same_bits() -> None:

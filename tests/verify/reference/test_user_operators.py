@@ -33,7 +33,7 @@ def test_a_model_with_an_operator_of_ones_own_is_proved() -> None:
     registered()
     done = onnxgrad.optimize(parse(CUBE), report=True)
     assert {r.rule for r in done.rewrites} == {"identity"}
-    assert done.proof.verdict == "equal" and done.proof.legs["float64"].ran
+    assert done.proof.verdict == "equal" and done.proof.checks["float64"].ran
     gap = (
         "onnxruntime check did not run (it lacks my.domain::Cube, which a kernel of yours computes"
     )
@@ -54,7 +54,7 @@ def test_without_a_kernel_the_rest_is_proved() -> None:
     report = onnxgrad.verify(parse(CUBE), parse(CUBE))
     assert report.verdict == "equal" and report.around == ("my.domain::Cube",)
     registered()
-    report = onnxgrad.verify(parse(CUBE), parse(CUBE), legs=["onnxruntime"])
+    report = onnxgrad.verify(parse(CUBE), parse(CUBE), checks=["onnxruntime"])
     assert report.verdict == "equal" and report.around == ("my.domain::Cube",)
 
 

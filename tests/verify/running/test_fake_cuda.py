@@ -117,10 +117,10 @@ def test_both_providers_in_one_run(cuda: Any) -> None:
     model = parse(ADD)
     report = verify(model, model, provider="cpu,cuda", seeds=(0,))
     assert report.summary == "equal on cpu, cuda"
-    assert list(report.legs) == ["float64", "onnxruntime", "onnxruntime on cuda"]
+    assert list(report.checks) == ["float64", "onnxruntime", "onnxruntime on cuda"]
     wrong = verify(model, parse(ADD.replace("Add", "Mul")), provider="cpu,cuda", seeds=(0,))
     assert wrong.verdict == "different"
-    assert {d.leg for d in wrong.differences} == set(report.legs)
+    assert {d.check for d in wrong.differences} == set(report.checks)
     mixed = verify(tree(casts=True), tree(casts=False), provider="cpu,cuda", seeds=(0,))
     assert mixed.summary == "equal on cpu; nothing runs on cuda"
     for bad in ("cpu,tpu", "", "cpu,cpu"):

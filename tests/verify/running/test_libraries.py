@@ -129,4 +129,4 @@ def test_a_library_of_ones_own(tmp_path: Path) -> None:
     assert run(model, {"x": np.array([1, 2, 3], np.float32)})["y"].tolist() == [1, 8, 27]
     onnxgrad.kernel("my.domain::Cube")(lambda x: x**3)
     report = onnxgrad.verify(model, model)
-    assert report.ok and all(leg.ran for leg in report.legs.values())
+    assert report.ok and all(check.ran for check in report.checks.values())

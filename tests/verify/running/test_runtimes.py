@@ -61,7 +61,7 @@ def test_a_lying_runtime_is_found_and_its_first_wrong_layer_named(tmp_path: Path
     assert found.layers is not None and found.layers.first is not None
     assert (found.layers.first.name, found.layers.first.operator) == ("t", "Tanh")
     several = onnxgrad.verify(model, against=[interpreter(tmp_path), liar])
-    assert not several.ok and "onnxruntime" in several.legs and len(several.legs) == 2
+    assert not several.ok and "onnxruntime" in several.checks and len(several.checks) == 2
 
 
 def test_reduce_makes_the_file_for_the_bug_report(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_runtime_that_cannot_run_is_refused_in_one_line(
 
 def test_one_model_and_the_onnxruntime_check_are_needed() -> None:
     model, provider = parse(TEXT), "CPUExecutionProvider"
-    for options in ({"b": model}, {"expect": {"y": np.zeros(1)}}, {"legs": ["float64"]}):
+    for options in ({"b": model}, {"expect": {"y": np.zeros(1)}}, {"checks": ["float64"]}):
         with pytest.raises(InputError, match="one model with itself"):
             onnxgrad.verify(model, against=provider, **options)  # type: ignore[arg-type]
 

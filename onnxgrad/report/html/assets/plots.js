@@ -81,7 +81,7 @@
     const range = log ? decades(rows) : ratios(rows);
     const said = h("p", { class: "said", "aria-live": "polite" });
     const box = h("div", { class: "plot" });
-    const label = (r) => (r.leg ? `${r.label} · ${r.leg}` : r.label);
+    const label = (r) => (r.check ? `${r.label} · ${r.check}` : r.label);
     const text = (v) => (v === null ? "no number" : v === 0 ? "0" : log ? v.toExponential(1) : `${Number(v.toFixed(3))}${section.unit}`);
     const say = (r) => { said.textContent = `${label(r)}: ${text(r.value)}${r.bound ? ` of ${text(r.bound)} allowed` : ""}${r.note ? `; ${r.note}` : ""}`; };
     const make = (width) => {

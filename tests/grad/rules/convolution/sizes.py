@@ -145,13 +145,13 @@ def check(case: Case, graph: onnx.ModelProto, want: Any) -> None:
     (name,) = (v.name for v in graph.graph.output)
     scale = max(1.0, float(np.abs(want).max(initial=0.0)))
     feeds = {v.name: case.feeds()[v.name] for v in graph.graph.input}
-    legs = {"float64": reference(graph, feeds)[name]}
+    checks = {"float64": reference(graph, feeds)[name]}
     for optimize in (True, False):
-        legs[f"optimize={optimize}"] = run(graph, feeds, optimize=optimize)[name]
-    for leg, found in legs.items():
-        assert found.shape == want.shape, leg
-        close = (1e-10 if leg == "float64" else 1e-5) * scale
-        np.testing.assert_allclose(found, want, rtol=0, atol=close, err_msg=leg)
+        checks[f"optimize={optimize}"] = run(graph, feeds, optimize=optimize)[name]
+    for check, found in checks.items():
+        assert found.shape == want.shape, check
+        close = (1e-10 if check == "float64" else 1e-5) * scale
+        np.testing.assert_allclose(found, want, rtol=0, atol=close, err_msg=check)
 
 
 def axis(size: int, kernel: int = 3, stride: int = 1, around: int = 1) -> tuple[int, ...]:
