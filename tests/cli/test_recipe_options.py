@@ -92,7 +92,7 @@ def test_a_pyproject_that_turns_the_proof_off_says_so(
 
 def test_verification_options_reach_the_proof(folder: Path) -> None:
     (folder / "r.toml").write_text(
-        '[verify]\ndims = { N = 3 }\nseeds = [7]\nlegs = ["onnxruntime"]\ntolerance = 1e-3\n'
+        '[verify]\ndims = { N = 3 }\nseeds = [7]\nchecks = ["onnxruntime"]\ntolerance = 1e-3\n'
     )
     assert optimize("--config", "r.toml", "-o", "out.onnx", "--json", "report.json") == 0
     (model,) = json.loads((folder / "report.json").read_text())["models"]
