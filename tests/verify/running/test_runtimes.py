@@ -38,6 +38,21 @@ class Session(onnxruntime.InferenceSession):
         super().__init__(proto.SerializeToString(), *rest, **options)
 onnxruntime.InferenceSession = Session
 """
+# the same operator is wrong on one provider alone, which says that it runs there
+LYING_PROVIDER = f"""
+{LIAR}
+Wrong, offered = Session, onnxruntime.get_available_providers()
+class Session(Wrong.__base__):
+    def __new__(cls, model, options=None, providers=(), **more):
+        names = [p[0] if isinstance(p, tuple) else p for p in providers]
+        cpu = ["CPUExecutionProvider"]
+        made = (Wrong if names[0] == "NpuExecutionProvider" else cls.__base__)(
+            model, options, providers=cpu, **more)
+        made.get_providers = lambda: names
+        return made
+onnxruntime.InferenceSession = Session
+onnxruntime.get_available_providers = lambda: ["NpuExecutionProvider", *offered]
+"""
 OTHER = "ONNXGRAD_OTHER_PYTHON"  # a Python with another version of onnxruntime
 
 
@@ -62,6 +77,17 @@ def test_a_lying_runtime_is_found_and_its_first_wrong_layer_named(tmp_path: Path
     assert (found.layers.first.name, found.layers.first.operator) == ("t", "Tanh")
     several = onnxgrad.verify(model, against=[interpreter(tmp_path), liar])
     assert not several.ok and "onnxruntime" in several.checks and len(several.checks) == 2
+
+
+def test_a_lying_provider_is_found_and_its_first_wrong_layer_named(tmp_path: Path) -> None:
+    """The same interpreter computes right on its CPU."""
+    model, python = parse(TEXT), interpreter(tmp_path, LYING_PROVIDER)
+    assert onnxgrad.verify(model, against=python).verdict == "equal"
+    npu = f"{python}:NpuExecutionProvider{{precision=high}}"
+    found = onnxgrad.verify(model, against=npu, layers=True)
+    assert found.verdict == "different" and "Npu" in found.summary
+    assert found.layers is not None and found.layers.first is not None
+    assert (found.layers.first.name, found.layers.first.operator) == ("t", "Tanh")
 
 
 def test_reduce_makes_the_file_for_the_bug_report(tmp_path: Path) -> None:
