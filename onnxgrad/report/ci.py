@@ -33,6 +33,8 @@ SCHEMA = Path(__file__).with_name("ci.schema.json")
 _STYLES = {"passed": "green", "changed": "yellow", "unproved": "yellow", "skipped": "dim"}
 _REFUSED = "bold red"
 _CHANGES = 12  # of each model without -v
+_FEW = 4  # models with details; if there are more, a line for each comes before them
+_LONGEST = 156  # characters of such a line: two lines of 80 columns
 
 
 def ci_parts(report: CiReport, verbose: bool = False) -> Iterator[Part]:
@@ -47,12 +49,14 @@ def ci_parts(report: CiReport, verbose: bool = False) -> Iterator[Part]:
     yield ""
     yield models_table(report)
     yield from _of_lock(report)
-    for model in report.worst_first:
-        lines = list(model_lines(model, verbose))
-        if lines:
-            yield ""
-            yield heading(model.name)
-            yield from lines
+    details = [(m, lines) for m in report.worst_first if (lines := [*model_lines(m, verbose)])]
+    if len(details) > _FEW:
+        yield ""
+        yield from filter(None, (_in_short(model) for model, _ in details))
+    for model, lines in details:
+        yield ""
+        yield heading(model.name)
+        yield from lines
 
 
 def models_table(report: CiReport, *, page: bool = False) -> Table:
@@ -96,6 +100,15 @@ def _why(model: ModelOutcome) -> Text:
         return line("")
     more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
     return reasons[0] + line(more, "dim")
+
+
+def _in_short(model: ModelOutcome) -> Text | None:
+    """Returns a line with the reason for the status of a model, or None if nothing changed."""
+    summary = model.input_summary.removeprefix("the input changed: ")
+    why = summary if summary and model.ok else str(_why(model))
+    text = f"{model.name}: {why}"
+    short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return cell(short, "yellow" if model.ok else "red") if why else None
 
 
 def _of_lock(report: CiReport) -> Iterator[Text]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from onnxgrad.jobs.ci.lock import Change
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
 from onnxgrad.jobs.lint.table import Finding
-from onnxgrad.report.ci import annotation_lines, junit, models_table
+from onnxgrad.report.ci import annotation_lines, ci_parts, junit, models_table
 from onnxgrad.report.rendering import rich_of
 
 HOSTILE = 'a"<b>&\x00\x1b[31m]]>\ud800'
@@ -112,3 +112,19 @@ def test_the_row_of_a_page_says_why() -> None:
     file = io.StringIO()
     Console(file=file, width=60, color_system=None).print(rich_of(models_table(report)))
     assert file.getvalue().split()[:2] == ["status", "model"]
+
+
+def test_many_models_are_named_in_a_line_each_before_their_details() -> None:
+    """The reason of a refused one, else what changed in the input; a long line is cut."""
+    models = [outcome(f"{name}.onnx", "changed") for name in "abcd"]
+    for model in models:
+        model.input_summary = "the input changed: 1 of 2 weights (" + "fc.weight" * 20 + ")"
+    failed = outcome("e.onnx", "failed", "9 nodes")
+    failed.input_summary = "the input changed: nodes (Relu)"
+    for many, expected in ((models, 0), ([*models, failed], 5)):
+        report = CiReport("r.toml", (*many, outcome("f.onnx", "passed")), "r.lock.json")
+        lines = [str(part) for part in ci_parts(report)]
+        short = [text for text in lines if ".onnx: " in text]
+        assert len(short) == expected and all(len(text) <= 156 for text in short)
+    assert short[0] == "e.onnx: 9 nodes" and short[1].startswith("a.onnx: 1 of 2 weights (fc.w")
+    assert lines.index(short[-1]) < lines.index("e.onnx")

@@ -18,7 +18,7 @@ from onnxgrad.jobs.ci.outcome import CiReport
 from tests.helpers import parse
 from tests.report.html.common import data_of
 
-LINES = 140  # of the first screen: the table, and up to eight lines for each of 17 models
+LINES = 62  # of the first screen: the table, and up to two lines for each of 17 models
 CLASSIFIER = """g (float[N,8] x) => (float[N,6] y) <float eps = {0.01}, int64[1] k = {2}> {
     p = MatMul(x, w)  h = Relu(p)  m = MatMul(h, c)  b = Add(m, bias)  s = Softmax<axis = -1>(b)
     y = Add(s, eps) }"""
