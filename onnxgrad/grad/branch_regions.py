@@ -225,12 +225,34 @@ def _before(
 ) -> tuple[Var, tuple[Place, ...]] | None:
     """Returns the operand of a move, and the places of its axes in the value that is selected."""
     x, at = made.operand(0), on_axes(after) or ()
+    if repeated := _repeated(x, after, places):
+        return repeated
     own = None if x is None else on_axes(x)
     source = places_in(made, 0, [(i, 1) for i in at])
     if x is None or own is None or source is None or sorted(source) != [(i, 1) for i in own]:
         return None
     found = dict(zip(source, places, strict=True))
     return x, tuple(found[i, 1] for i in own)
+
+
+def _repeated(
+    x: Var | None, after: Var, places: tuple[Place, ...]
+) -> tuple[Var, tuple[Place, ...]] | None:
+    """Returns the column whose elements `after` repeats, and the place of its first axis, if `x` is
+    an Expand of it and `after` joins the axes of `x`, as `_arranged` emits them.
+    """
+    column = _first_of(x) if is_made_by(x, "Expand") and after.rank == 1 else None
+    if x is None or column is None or len(places) != 1 or on_axes(column) != (0,):
+        return None
+    wide, narrow, (axis, inner) = x.shape or (), column.shape or (), places[0]
+    if (
+        len(wide) != 2
+        or len(narrow) != 2
+        or not same_shape(wide[:1], narrow[:1])
+        or not isinstance(wide[1], int)
+    ):
+        return None
+    return column, ((axis, inner * wide[1]),)
 
 
 # ---- what can make NaN of an adjoint of 0 -------------------------------------------------------

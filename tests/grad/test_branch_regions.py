@@ -34,6 +34,10 @@ REGIONS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "a Gemm": (LABELS + "a = Add (x, t) h = Gemm <transB = 1> (a, W) e = Tanh (h) r = Where (c, z, e)", {"x": X, "t": T, "W": W}, 1),
     "the other way": (LABELS + "k = Not (c) d = Sub (x, t) s = Mul (d, d) r = Where (k, s, z)", {"x": X, "t": T, "W": W}, 1),
     "two selections by one condition": (LABELS + "d = Sub (x, t) s = Mul (d, d) u = Where (c, z, s) e = Abs (d) v = Where (c, one, e) r = Mul (u, v)", {"x": X, "t": T, "W": W}, 1),
+    "flat rows": (
+        NORM + "m = Constant <value_ints = [-1]> () o = Constant <value_ints = [-1, 3]> () f = Reshape (x, m) l = Log (f) e = Mul (l, f) "
+        "h = Reshape (e, o) w = Where (c, z, h) v = ReduceSum (w, last) r = Mul (v, v)", {"x": ROWS}, 0
+    ),
     "a sum": (NORM + "f = ReduceSum (d, last) r = Where (c, z, f)", {"x": ROWS}, 0),
     "a Softmax": (NORM + "f = Softmax (d) r = Where (c, z, f)", {"x": ROWS}, 0),
     "a concatenation": (NORM + "f = Concat <axis = 1> (d, d) r = Where (c, z, f)", {"x": ROWS}, 0),
