@@ -34,7 +34,7 @@ class Apart:
     def repeat(self, session: Session) -> None:
         """Runs the original in another legal way: only elements on which its runs agree count."""
         try:
-            self.runs.append(session.run(self.feeds, timeout=session.courtesy))
+            self.runs.append(session.run(self.feeds, optional=True))
         except RunFailed:
             self.runs.clear()  # it runs by chance
 
@@ -45,7 +45,7 @@ class Apart:
         self.held, names = True, demands.names
         try:
             feeds = names.feeds(self.feeds)
-            got = names.results(session.run(feeds, timeout=session.courtesy))
+            got = names.results(session.run(feeds, optional=True))
         except RunFailed as error:
             self.why = self.why or error.reason
             return

@@ -224,7 +224,7 @@ def _hold_more(
         symbols = [name for name, size in trial.case.dims.items() if size == 0]
         try:
             feeds = demands.names.feeds(trial.feeds)
-            got = demands.names.results(session.run(feeds, timeout=session.courtesy))
+            got = demands.names.results(session.run(feeds, optional=True))
         except RunFailed as error:
             found.not_at_zero.update(dict.fromkeys(symbols, error.reason))
             continue
@@ -300,7 +300,7 @@ def _widened(trial: Trial, session: Session) -> bool:
     noise.
     """
     try:
-        again = session.run(trial.feeds, timeout=session.courtesy)
+        again = session.run(trial.feeds, optional=True)
     except RunFailed:
         return False
     trial.widen(again)

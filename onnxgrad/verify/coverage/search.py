@@ -205,7 +205,7 @@ class Search(Cases):
         if all(_same(usual[name], feeds[name]) for name in usual):
             return
         try:
-            results = self.session.run(feeds, timeout=self.session.courtesy)
+            results = self.session.run(feeds, optional=True)
         except RunFailed as error:
             if error.stage != "run":
                 case = Case(dict(plan), self.seeds[0], how=str(how))
@@ -325,7 +325,7 @@ class Search(Cases):
             feeds = self._feeds(plan, self.seeds[0])
             try:
                 if self.session is not None:
-                    self.session.run(feeds, timeout=self.session.courtesy)
+                    self.session.run(feeds, optional=True)
             except RunFailed as error:
                 self._not_at[symbol] = {2: f"does not run in onnxruntime: {error.reason}"}
                 continue
@@ -349,7 +349,7 @@ class Search(Cases):
             plan = {**self._plan, **dict.fromkeys(symbols, 0)}
             try:
                 feeds = self._feeds(plan, self.seeds[0])
-                results = self.session.run(feeds, timeout=self.session.courtesy)
+                results = self.session.run(feeds, optional=True)
                 case, excuse = Case(plan, self.seeds[0]), self.trials[0].excuse
                 self.at_zero.append(Trial(case, feeds, results, excuse=excuse))
             except RunFailed as error:

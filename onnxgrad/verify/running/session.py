@@ -170,10 +170,16 @@ class Session:
         return bool(self.placement) and not self.placement.get(self._config["provider"])
 
     def run(
-        self, feeds: Feeds, *, outputs: Sequence[str] | None = None, timeout: float = SECONDS
+        self,
+        feeds: Feeds,
+        *,
+        outputs: Sequence[str] | None = None,
+        timeout: float = SECONDS,
+        optional: bool = False,
     ) -> dict[str, Value]:
         """Runs the model once. `feeds`: by input name. Returns the outputs by name: an array
-        (ml_dtypes for bfloat16, float8 and 4 bits), a list or None.
+        (ml_dtypes for bfloat16, float8 and 4 bits), a list or None. `optional`: a run that proves
+        nothing if it is cut; its limit is the `courtesy`.
 
         Raises InputError if an input is missing or unknown, and RunFailed if onnxruntime fails.
         """
@@ -190,8 +196,9 @@ class Session:
             )
         wanted = None if outputs is None else list(outputs)
         start = time.monotonic()
+        timeout = self.courtesy if optional else timeout
         found = self._ask(timeout, "run", _all_plain(feeds), wanted)
-        if timeout == SECONDS:  # else a cut run would raise the limit of the next
+        if not optional:  # else it would raise the limit of the next
             self._seconds.append(time.monotonic() - start)
         return cast("dict[str, Value]", found)
 

@@ -62,8 +62,14 @@ def test_a_case_at_which_the_original_dies_is_left_out(
     assert any("wide values 1" in note and "died of SIGFPE" in note for note in left_out)
 
 
-def test_runs_that_may_be_cut_do_not_raise_the_limit() -> None:
+def test_optional_runs_do_not_raise_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one of two seconds would allow the next twenty, and then two hundred."""
     assert courtesy(0.01) == 2.0 and courtesy(3.0) == 30.0
+    limits: list[float] = []
+    monkeypatch.setattr(Session, "_ask", lambda self, limit, *rest: limits.append(limit))
     session = Session((), (), (), {}, "cpu", "", "", {})
-    session._seconds.append(0.5)
-    assert session.courtesy == 5.0
+    session.run({}, timeout=100.0)
+    session._seconds[:] = [0.5]
+    for _ in range(2):
+        session.run({}, optional=True)
+    assert limits == [100.0, 5.0, 5.0] and session._seconds == [0.5]
