@@ -47,6 +47,8 @@ def source(name: str) -> Path | bytes:
 def _there(name: str) -> Path:
     path = Path(name)
     if not os.path.lexists(path):
+        if "://" in name:
+            raise InputError(f"{name}: is a URL: download the file, and name the copy")
         around = path.parent.glob("*") if path.parent.is_dir() else ()
         hint = perhaps(path.name, [other.name for other in around])
         raise InputError(f"{name}: No such file or directory{hint}")

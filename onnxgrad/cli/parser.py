@@ -67,7 +67,8 @@ class Parser(argparse.ArgumentParser):
     def _check_option(self, word: str) -> None:
         known = [o for a in self._actions for o in a.option_strings if o.startswith("--")]
         if word.startswith("--") and " " not in word and word not in known:
-            self.error(f"unknown option {word}{perhaps(word, known, 2) or self._elsewhere(word)}")
+            hint = perhaps(word, known, 2) or self._elsewhere(word) or self._related(word, known)
+            self.error(f"unknown option {word}{hint}")
         if len(word) > 2 and f"-{word}" in known:  # -output would be parsed as -o utput
             self.error(f"unknown option {word} (did you mean '-{word}'?)")
 
@@ -83,6 +84,22 @@ class Parser(argparse.ArgumentParser):
             if word in rows | {o.flag for o in options}:
                 found.append(name)
         return f": it is an option of {first_of(found, _COMMANDS)}" if found else ""
+
+    def _related(self, word: str, known: Sequence[str]) -> str:
+        """Returns the options, or else the command, whose last word is that of an unknown option;
+        else where to search.
+        """
+        from onnxgrad.cli.usage import COMMANDS
+
+        def last(name: str) -> str:
+            return name.rpartition("-")[2]
+
+        if found := [f"'{name}'" for name in known if last(name) == last(word)]:
+            return f" (did you mean {' or '.join(found)}?)"
+        commands = [name for name in COMMANDS if last(name) == last(word)]
+        if commands:
+            return f": `onnxgrad {commands[0]}` may be meant"
+        return f": `onnxgrad help {word.strip('-').replace('-', ' ')}` may find it"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
