@@ -199,7 +199,11 @@ class Recipe:
 
 
 def _means(pattern: str, model: str) -> bool:
-    return fnmatchcase(model, pattern) or fnmatchcase(Path(model).name, pattern)
+    """Whether a glob is that of a model: of its path, its file name, or this name without
+    `.onnx`.
+    """
+    path = Path(model)
+    return any(fnmatchcase(name, pattern) for name in (model, path.name, path.stem))
 
 
 def find(config: str | None) -> Recipe | None:

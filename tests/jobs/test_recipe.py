@@ -127,6 +127,9 @@ def test_options_of_a_model_are_those_of_every_glob_that_means_it() -> None:
         "require": {"MatMul": 1, "Gemm": 2},
     }
     assert recipe.unmet(["b.onnx"]) == ["*/big.onnx"]
+    stem = parse({"models": {"big": {"preset": "clean"}}}, "r.toml")
+    assert stem.of("x/big.onnx") == {"preset": "clean"} and stem.of("x/bigger.onnx") == {}
+    assert stem.unmet(["big.onnx"]) == []
 
 
 def test_a_required_share_of_exact_rewrites_asks_for_exact_evaluation() -> None:

@@ -192,7 +192,8 @@ def plan_of(recipe: Recipe, how: How | None = None, *, setup: Setup | None = Non
 
 
 def _only(wanted: Mapping[str, _Target], names: Sequence[str]) -> dict[str, _Target]:
-    """Returns the results that one of the names or globs means: by path, file name or variant.
+    """Returns the results that one of the names or globs means: by path, file name with or without
+    suffix, or variant.
     Raises InputError for a name that means none.
     """
     if not names:
@@ -204,7 +205,13 @@ def _only(wanted: Mapping[str, _Target], names: Sequence[str]) -> dict[str, _Tar
             for name, target in wanted.items()
             if any(
                 fnmatchcase(known, pattern)
-                for known in (name, target.file, Path(target.file).name, target.variant)
+                for known in (
+                    name,
+                    target.file,
+                    Path(target.file).name,
+                    Path(target.file).stem,
+                    target.variant,
+                )
             )
         }
         if not met:
