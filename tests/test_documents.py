@@ -42,6 +42,7 @@ OF_OTHERS = {
     "--version",
     "--package-config",
     "--maxprocesses",
+    "--no-deps",
 }
 
 

@@ -354,8 +354,8 @@ def _settled(
 
 
 def _uncovered(coverage: Coverage, request: Request) -> list[str]:
-    """Returns what the runs failed to cover: the requested share, and rows that differ, unless the
-    caller says how the weights were computed.
+    """Returns what the runs failed to cover: the requested share, and rows of tables that differ
+    but were never read, which are skipped if `weights` is set.
     """
     lacking = "" if request.share is None else coverage.lacks(request.share)
     unread = []
