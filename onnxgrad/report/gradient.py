@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class GradientMade(Plain):
         built = f"opset {program.opset}, built in {seconds_text(self.seconds)}"
         yield f"{number(self.before)} → {after}, {size}, {built}"
         if self.check is not None:
-            yield from check_lines(self.check, verbose)
+            yield from check_lines(self.check, verbose, self.gradient.notes)
 
     def head(self, verbose: bool) -> Iterator[Part]:
         """Yields the adjoints and the new inputs."""
@@ -157,7 +157,7 @@ class SplitMade(GradientMade):
             f"{counts['backward']} backward, built in {seconds_text(self.seconds)}"
         )
         if self.check is not None:
-            yield from check_lines(self.check, verbose)
+            yield from check_lines(self.check, verbose, found.notes)
 
 
 def nodes(program: Program) -> int:
@@ -165,8 +165,10 @@ def nodes(program: Program) -> int:
     return sum(b.op not in ("Constant", "Identity") for b in program.main.walk())
 
 
-def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
-    """Yields the numeric check as a table, the worst value first."""
+def check_lines(
+    report: GradientReport, verbose: bool, known: Collection[str] = ()
+) -> Iterator[Part]:
+    """Yields the numeric check as a table, the worst value first, and the notes not in `known`."""
     rows = table("value", ">gradient · direction", ">differences", ">error", "")
     worst = report.worst
     # values that could not be judged come first, the others by error; the worst is always shown
@@ -188,6 +190,7 @@ def check_lines(report: GradientReport, verbose: bool) -> Iterator[Part]:
     yield rows
     if len(shown) < len(report.values):
         yield f"{len(shown)} of {counted(len(report.values), 'value')} (-v shows all)"
+    yield from (cell(f"note: {note}") for note in report.notes if note not in known)
     yield str(report)
     looks = report.looks
     yield cell(looks.line, "yellow" if looks.ended or looks.coverage.why else "dim")

@@ -66,7 +66,7 @@ class StepMade(Plain):
             f"{seconds_text(self.seconds)}"
         )
         if self.check is not None:
-            yield from check_lines(self.check, verbose)
+            yield from check_lines(self.check, verbose, self.step.notes)
 
 
 def _of_model(step: TrainingStep) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import onnxgrad
 from onnxgrad.grad import differentiate
@@ -50,3 +51,9 @@ def test_a_check_shows_what_was_not_judged_and_the_worst_first() -> None:
         tuple(ValueCheck(f"v{i}", 1.0, 1.0, 0.0, True) for i in range(10)), 1e-3, "cpu"
     )
     assert "8 of 10 values (-v shows all)" in plain(check_lines(many, verbose=False))
+
+
+def test_a_check_prints_the_notes_that_the_gradient_does_not() -> None:
+    noted = replace(CHECK, notes=("a", "'WT' is 'W' transposed"))
+    lines = plain(check_lines(noted, verbose=False, known=["a"])).splitlines()
+    assert [line for line in lines if "note" in line] == ["note: 'WT' is 'W' transposed"]
