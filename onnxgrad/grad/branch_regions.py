@@ -1,5 +1,5 @@
-"""What reaches a target only through selections: a Where, Max, Min or Clip passes no adjoint to the
-elements that it does not select, and these must not become NaN on the way back.
+"""Regions that reach a target only through selections: a Where, Max, Min or Clip passes no adjoint
+to the elements that it rejects, and gradients of these must not become NaN.
 
 The partials of an operator in such a region are 0 where the selection rejects the elements that
 they belong to, if the operator can make NaN of an adjoint of 0: its slope is infinite somewhere

@@ -73,8 +73,8 @@ def safe_forms(wanted: bool) -> Iterator[Used]:
 
 @dataclass(frozen=True)
 class Guard:
-    """What keeps the partials of one binding from NaN: at a root of squares, and in a region that
-    selections reject in part.
+    """Guards that keep the partials of one binding from NaN: at a root of squares, and in a region
+    that selections reject in part.
 
     masks: the selections of the result. slots: the operands whose partials are guarded. operands:
     those whose rejected rows the rule reads as 0, with their selections.

@@ -46,8 +46,8 @@ def change(
 
 
 def _check_rest(before: ModelProto, after: ModelProto) -> None:
-    """Raises InternalError if anything else differs. Of a domain that is imported twice, the last
-    version counts, and is written.
+    """Raises InternalError if anything else differs. If a domain is imported twice, the last
+    version counts and is written.
     """
     for model in (before, after):
         known = domains.versions(model.opset_import)

@@ -57,7 +57,7 @@ class Image:
 
 @dataclass
 class Difference:
-    """What changed between two states: bindings by their images before and after, of which one is
+    """The changes between two states: bindings by their images before and after, of which one is
     None for a binding that was added or removed; outputs of blocks that are other values now.
 
     `tensors`: former values of initializers that stay and have another value. `made`: new

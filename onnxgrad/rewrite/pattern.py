@@ -404,8 +404,8 @@ P: Any = _Operators()
 def gather(
     answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
 ) -> tuple[Captured, dict[Any, list[Any]]]:
-    """Adds one member's captures: those in `common` to what is found for all, the others to their
-    lists.
+    """Adds one member's captures: those in `common` to the captures of all members, the others to
+    their lists.
     """
     for name, value in answer.items():
         if name not in found:

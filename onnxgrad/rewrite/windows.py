@@ -42,7 +42,7 @@ class NoWindow(Exception):
 
 @dataclass
 class _Side:
-    """What one form reads: bindings in order, constants, and values of the boundary."""
+    """One side of a window: bindings in order, constants, and values of the boundary."""
 
     images: list[Image] = field(default_factory=list)
     constants: dict[Var, None] = field(default_factory=dict)

@@ -60,7 +60,7 @@ class Apart:
 
     @property
     def result(self) -> NonFinite | None:
-        """What the report says; None if nothing was compared."""
+        """The result for the report; None if nothing was compared."""
         if not self.held:
             return None
         return NonFinite(self.differences[0] if self.differences else None, self.why)

@@ -35,8 +35,8 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True)
 class Protected:
-    """Names of files and folders that a job reads. Of a folder its files are read, of a model also
-    its external data. `-` is stdin. Names without a file are ignored. `owned` are globs of files
+    """Names of files and folders that a job reads: the files of a folder, and a model with its
+    external data. `-` is stdin. Names without a file are ignored. `owned` are globs of files
     that the job replaces in a folder that it reads, such as its checkpoints.
     """
 

@@ -18,7 +18,7 @@ class Gates(Declaration):
     """Requirements of a recipe, and how `onnxgrad ci` measures them."""
 
     require: Mapping[str, Any] | None = option(
-        None, "requirements of the result; see below", flag=None
+        None, "requirements that the result must meet, such as `{ nodes = '<= input' }`", flag=None
     )
     allow_unproved: bool = option(
         False, "let `onnxgrad ci` accept a result that was not proved", flag=None

@@ -138,8 +138,8 @@ def _digest(*parts: bytes) -> str:
 
 @dataclass(frozen=True)
 class Changed:
-    """What changed in an input: everything in one line (`summary`), one by one (`changes`), and
-    what makes a result useless (`errors`): weights that became NaN, infinite or zero.
+    """The changes of an input, in one line (`summary`) and one by one (`changes`). `errors` are
+    those that make a result useless: weights that became NaN, infinite or zero.
     """
 
     summary: str = ""

@@ -198,7 +198,7 @@ def _arrays(tensor: TensorProto, folder: Path | None) -> Iterator[Array]:
 
 @dataclass
 class _Tally:
-    """What the elements of a tensor come to, piece by piece."""
+    """Statistics of a tensor, accumulated piece by piece."""
 
     shape: tuple[int, ...]
     at: int = 0

@@ -71,7 +71,9 @@ class Wishes:
 
 @dataclass(frozen=True)
 class _Step:
-    """A value and what is wanted of it. `index`: the element of a vector that is wanted."""
+    """A value and the elements that it should have. `index`: one element of a vector, if only
+    that one counts.
+    """
 
     key: Key
     wanted: Array
@@ -162,7 +164,7 @@ def _size(formula: int | str, symbol: str, wanted: int) -> int | None:
 
 
 def _back(flow: DataFlow, node: onnx.NodeProto, step: _Step) -> _Steps:
-    """Yields what is wanted of a node's operands."""
+    """Yields the goals of the operands with which a node reaches the goal of its result."""
     op, wanted = node.op_type, step.wanted
     keys = [(step.key[0], name) for name in node.input]
     if wanted.dtype == object and op not in _PASSES:

@@ -116,7 +116,7 @@ def _wanted(side: Side, whole: bool) -> Array:
 
 
 class Keys(Counter):
-    """The keys that an operator of ai.onnx.ml knows: each of them, and a value that is none."""
+    """The keys that an operator of ai.onnx.ml knows: each of them, and an unknown value."""
 
     def __init__(self, where: str, keys: Array, of: str, columns: int, scope: str) -> None:
         self.where, self.keys, self.of, self.scope = where, keys, of, scope

@@ -58,7 +58,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Decision(Plain):
-    """What exact evaluation says about a window.
+    """The verdict of exact evaluation about a window.
 
     `verdict`: "exact" (the same algebra), "rounded" (the same algebra, and the stored weights
     `rounded` are within the rounding of their exact values), "sampled" (not decided: `stopped_by`
