@@ -202,6 +202,9 @@ def _origin(
         if made.op == "Not":
             condition, holds = made.inputs[0] or condition, not holds
             continue
+        if (same := _recomputed(made, condition)) is not None:
+            condition = same
+            continue
         if made.op == "Equal" and holds:
             of, result = made.inputs
             if of is not None and result is not None and _is_bound(of, result):
@@ -211,6 +214,15 @@ def _origin(
             break
         condition, places = before
     return Selection(condition, None, holds, by), places
+
+
+def _recomputed(made: Binding, condition: Var) -> Var | None:
+    """Returns c if the condition is c and (c or n), as in a recomputed segment, which equals c."""
+    c, either = made.operand(0), made.operand(1)
+    again = made.op == "And" and c is not None and is_made_by(either, "Or")
+    if not again or _first_of(either) is not c or c is None:
+        return None
+    return c if same_shape(c.shape, condition.shape) else None
 
 
 def _is_bound(of: Var, result: Var) -> bool:

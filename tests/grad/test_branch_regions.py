@@ -116,6 +116,18 @@ def test_every_derivative_is_finite(name: str, how: str) -> None:
         assert np.isfinite(array).all(), result
 
 
+def test_second_derivatives_of_a_checkpointed_gradient() -> None:
+    """The recomputed selection reads another value of the same condition."""
+    model = parse(
+        ROW + "c = Greater (x, z) p = Sqrt (x) q = Sin (x) w = Where (c, p, q) r = Mul (w, w)" + SUM
+    )
+    once = gradient(model, "x", "y", checkpoint="nothing")
+    twice = gradient(once, "x", "x_grad", adjoint="input")
+    found = run(twice, {"x": np.float32([1, -1, 0]), "x_grad_grad": np.ones(3, np.float32)})
+    expected = [0, 2 * np.cos(-2), 2]  # of x and sin(x)^2
+    np.testing.assert_allclose(found["x_grad_2"], expected, atol=1e-6)
+
+
 def test_gradient_of_a_mapped_if() -> None:
     """A mapped If becomes a Where over both branches: the branch that a row does not take passes nothing."""
     model = parse("""<ir_version: 10, opset_import: ["" : 20]>
