@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -11,7 +11,15 @@ from onnx import NodeProto, TensorProto
 
 from onnxgrad.ir.attributes import values_of, written
 from onnxgrad.ir.domains import ACTIVATIONS
-from onnxgrad.ir.sizes import Dim, add
+from onnxgrad.ir.type_inference.symbolic_shapes import (
+    of_concat,
+    of_expand,
+    of_reduction,
+    of_reshape,
+    of_unsqueeze,
+    once_each,
+)
+from onnxgrad.ir.type_inference.window_shapes import Call, of_conv
 from onnxgrad.ir.types import (
     Shape,
     TensorType,
@@ -105,34 +113,25 @@ def _cast(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     return TensorType(written(node, "to", 0), inputs[0].shape)
 
 
-def _concat(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shapes = [v.shape for v in inputs]
-    first = shapes[0]
-    if first is None or any(s is None or len(s) != len(first) for s in shapes):
-        return None
-    axis = written(node, "axis", 1)  # opset 1 had this default
+def _joins(c: Call) -> bool:
+    """Whether the operands of a Concat are known to fit. Raises TypeMismatch if they do not."""
+    first, shapes = c.x.shape, [None if v is None else v.shape for v in c.inputs]
+    known = [s for s in shapes if s is not None]
+    if first is None or len(known) < len(shapes) or any(len(s) != len(first) for s in known):
+        return False
+    axis = c.attr("axis", 1)  # opset 1 had this default
     if not -len(first) <= axis < len(first):
-        raise TypeMismatch(f"axis {axis} does not fit {inputs[0].type}")
-    axis %= len(first)
-    dims: list[Dim] = []
-    for i in range(len(first)):
-        sizes = [s[i] for s in shapes if s is not None]
-        if i == axis:
-            dims.append(reduce(add, sizes))
-            continue
-        known = {d for d in sizes if isinstance(d, int)}
-        if len(known) > 1:
-            raise TypeMismatch(
-                f"sizes along axis {i} differ: {', '.join(str(v.type) for v in inputs)}"
-            )
-        dims.append(
-            next(iter(known))
-            if known
-            else sizes[0]
-            if all(same_dim(d, sizes[0]) for d in sizes)
-            else None
-        )
-    return TensorType(inputs[0].dtype, tuple(dims)) if len({v.dtype for v in inputs}) == 1 else None
+        raise TypeMismatch(f"axis {axis} does not fit {c.x.type}")
+    for i, column in enumerate(zip(*known, strict=True)):
+        if i != axis % len(first) and len({d for d in column if isinstance(d, int)}) > 1:
+            types = ", ".join(str(v.type) for v in c.inputs if v is not None)
+            raise TypeMismatch(f"sizes along axis {i} differ: {types}")
+    return _alike(c)
+
+
+def _alike(c: Call) -> bool:
+    """Whether all operands have one dtype."""
+    return len({v.dtype for v in c.inputs if v is not None}) == 1
 
 
 def _shape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
@@ -143,22 +142,20 @@ def _shape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     return TensorType(TensorProto.INT64, (len(shape[start:end]),))
 
 
-def _reshape(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    if len(inputs) < 2:  # the target is an attribute below opset 5
-        return None
-    shape = inputs[0].shape
-    count = element_count(shape)
-    target = inputs[1].ints if count else None
-    if shape is None or not count or target is None or len(inputs[1].shape or ()) != 1:
-        return None
-    sizes = [
-        shape[i] if d == 0 and i < len(shape) and not written(node, "allowzero", 0) else d
-        for i, d in enumerate(target)
-    ]
-    rest = element_count(tuple(d for d in sizes if d != -1))
-    if min(target, default=0) < -1 or not rest or sizes.count(-1) > 1 or count % rest:
-        return None  # onnx reports what is wrong
-    return TensorType(inputs[0].dtype, tuple(count // rest if d == -1 else d for d in sizes))
+def _keeps_elements(c: Call) -> bool:
+    """Whether a Reshape goes to constant sizes of as many elements, at least one; the target is an
+    attribute below opset 5.
+    """
+    count, sizes = element_count(c.x.shape), _integers(c)
+    if not count or sizes is None or min(sizes, default=0) < -1 or sizes.count(-1) > 1:
+        return False
+    return count == element_count(of_reshape(c))
+
+
+def _integers(c: Call) -> tuple[int, ...] | None:
+    """The elements of the second operand, a constant vector."""
+    given = c.operand(1)
+    return None if given is None or len(given.shape or ()) != 1 else given.ints
 
 
 def _gemm(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
@@ -179,70 +176,56 @@ def _gemm(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
     return TensorType(inputs[0].dtype, (m, n)) if same_dim(k, k2) else None
 
 
-def _reduce(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shape, axes = inputs[0].shape, inputs[1].ints if len(inputs) == 2 else None
-    if shape is None or not axes or any(not -len(shape) <= a < len(shape) for a in axes):
-        return None
-    gone = {a % len(shape) for a in axes}
-    left = [1 if i in gone else d for i, d in enumerate(shape)]
-    kept = written(node, "keepdims", 1)
-    return TensorType(
-        inputs[0].dtype, tuple(d for i, d in enumerate(left) if kept or i not in gone)
+def _reduces(c: Call) -> bool:
+    """Whether the axes of a reduction are constants, at least one, each there once."""
+    axes, rank = _integers(c), c.x.rank
+    return bool(axes) and rank is not None and once_each(axes or (), rank) is not None
+
+
+def _slides(c: Call) -> bool:
+    """Whether the sizes and attributes of a Conv are known, and each axis has room for a window."""
+    x, w = c.x.shape, c.inputs[1].shape if c.inputs[1] is not None else None
+    if x is None or w is None or len(x) != len(w) or x[0] is None or not _alike(c):
+        return False
+    sizes, kernel = [d for d in x[1:] if isinstance(d, int)], [d for d in w if isinstance(d, int)]
+    if len(x) < 3 or len(sizes) < len(x) - 1 or len(kernel) < len(w):
+        return False
+    a, n = values_of(c.node), len(x) - 2
+    pads, dilations = a.get("pads", [0] * 2 * n), a.get("dilations", [1] * n)
+    return (
+        a.get("auto_pad", b"NOTSET") == b"NOTSET"
+        and list(a.get("kernel_shape", kernel[2:])) == kernel[2:]
+        and sizes[0] == kernel[1] * a.get("group", 1)
+        and (len(dilations), len(pads)) == (n, 2 * n)
+        and all(
+            d + before + after > dilation * (k - 1)
+            for d, before, after, dilation, k in zip(
+                sizes[1:], pads[:n], pads[n:], dilations, kernel[2:], strict=True
+            )
+        )
     )
 
 
-def _conv(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    """(N, M, (d_i + pads - dilation_i (k_i - 1) - 1) // stride_i + 1), of known sizes."""
-    x, w = inputs[0].shape, inputs[1].shape
-    if x is None or w is None or len(x) != len(w) or inputs[0].dtype != inputs[1].dtype:
-        return None
-    n = len(x) - 2
-    sizes, kernel = [d for d in x[1:] if isinstance(d, int)], [d for d in w if isinstance(d, int)]
-    if n < 1 or x[0] is None or len(sizes) <= n or len(kernel) < n + 2:
-        return None
-    a = values_of(node)
-    strides, dilations = a.get("strides", [1] * n), a.get("dilations", [1] * n)
-    pads = a.get("pads", [0] * 2 * n)
-    if (
-        (len(strides), len(dilations), len(pads)) != (n, n, 2 * n)
-        or a.get("auto_pad", b"NOTSET") != b"NOTSET"
-        or list(a.get("kernel_shape", kernel[2:])) != kernel[2:]
-        or sizes[0] != kernel[1] * a.get("group", 1)
-    ):
-        return None
-    room = [
-        d + before + after - dilation * (k - 1) - 1
-        for d, before, after, dilation, k in zip(
-            sizes[1:], pads[:n], pads[n:], dilations, kernel[2:], strict=True
-        )
-    ]
-    if min(room) < 0 or min(strides) < 1:
-        return None  # onnx reports what is wrong
-    spatial = [r // s + 1 for r, s in zip(room, strides, strict=True)]
-    return TensorType(inputs[0].dtype, (x[0], kernel[0], *spatial))
+def _grows(c: Call) -> bool:
+    """Whether an Expand goes from known sizes to constant ones, none of which is 0."""
+    shape, target = c.x.shape, _integers(c)
+    if shape is None or target is None or min(target, default=1) < 1:
+        return False
+    found = of_expand(c) if all(isinstance(d, int) for d in shape) else None
+    return found is not None and None not in found
 
 
-def _unsqueeze(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shape = inputs[0].shape
-    axes = inputs[1].ints if len(inputs) == 2 else written(node, "axes", None)
-    if shape is None or not axes or (len(inputs) == 2 and inputs[1].rank != 1):
-        return None
-    rank = len(shape) + len(axes)
-    new = {a % rank for a in axes if -rank <= a < rank}
-    if len(new) != len(axes):
-        return None
-    rest = iter(shape)
-    return TensorType(inputs[0].dtype, tuple(1 if i in new else next(rest) for i in range(rank)))
+def _sized(rule: Callable[[Call], Shape | None], fits: Callable[[Call], object]) -> _Rule:
+    """Returns a rule from that for the shape, for the nodes that `fits` accepts: onnx reports what
+    is wrong with others.
+    """
 
+    def of(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
+        c = Call(node, inputs[0], inputs, None)
+        shape = rule(c) if fits(c) else None
+        return None if shape is None else TensorType(c.x.dtype, shape)
 
-def _expand(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
-    shape, target = inputs[0].shape, inputs[1].ints
-    if shape is None or target is None or inputs[1].rank != 1 or min(target, default=1) < 1:
-        return None
-    if not all(isinstance(d, int) for d in shape):
-        return None
-    found = broadcast_shapes([shape, target])
-    return None if found is None or None in found else TensorType(inputs[0].dtype, found)
+    return of
 
 
 def _layer_normalization(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:
@@ -266,34 +249,13 @@ CLOSED_FORMS: dict[str, _Rule] = {
     "MatMul": _matmul,
     "Transpose": _transpose,
     "Cast": _cast,
-    "Concat": _concat,
+    "Concat": _sized(of_concat, _joins),
     "Shape": _shape,
-    "Reshape": _reshape,
+    "Reshape": _sized(of_reshape, _keeps_elements),
     "Gemm": _gemm,
-    "Conv": _conv,
-    "Unsqueeze": _unsqueeze,
-    "Expand": _expand,
+    "Conv": _sized(of_conv, _slides),
+    "Unsqueeze": _sized(of_unsqueeze, lambda c: len(c.inputs) == 1 or _integers(c)),
+    "Expand": _sized(of_expand, _grows),
     "LayerNormalization": _layer_normalization,
-    "ReduceSum": _reduce,
-    "ReduceMean": _reduce,
+    **dict.fromkeys(["ReduceSum", "ReduceMean"], _sized(of_reduction, _reduces)),
 }
-
-
-def refine_ml(node: NodeProto, x: Var) -> Shape | None:
-    """Returns the shape of the first result if the first operand determines it, else None."""
-    if node.op_type in _ELEMENTWISE:
-        return x.shape
-    width = _WIDTHS.get(node.op_type)
-    if width is None or x.shape is None or len(x.shape) != 2:
-        return None
-    return x.shape[0], width(node)
-
-
-_ELEMENTWISE = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})
-_WIDTHS: dict[str, Callable[[NodeProto], int]] = {
-    "LinearRegressor": lambda node: int(written(node, "targets", 1)),
-    "SVMRegressor": lambda node: 1,
-    "TreeEnsembleRegressor": lambda node: int(written(node, "n_targets", 1)),
-}
-# the operators whose results `refine_ml` may know better than onnx
-ML_REFINED = _ELEMENTWISE | frozenset(_WIDTHS)

@@ -13,9 +13,9 @@ from onnx import NodeProto, TensorProto
 
 from onnxgrad.ir import domains
 from onnxgrad.ir import sizes as algebra
+from onnxgrad.ir.attributes import written
 from onnxgrad.ir.size_polynomials import KNOWN
 from onnxgrad.ir.sizes import Dim
-from onnxgrad.ir.type_inference.closed_forms import ML_REFINED, refine_ml
 from onnxgrad.ir.type_inference.shape_arithmetic import INT_LIMITS, KnownElements
 from onnxgrad.ir.type_inference.window_shapes import (
     Call,
@@ -44,7 +44,7 @@ def refine(
     if x is None:
         return None
     if node.domain == ML:
-        shape = refine_ml(node, x)
+        shape = _of_ml(node, x)
         return None if shape is None else [shape]
     rule = _REFINED.get(node.op_type) if domains.is_default(node.domain) else None
     if rule is None:
@@ -65,7 +65,8 @@ def _sane(dims: Sequence[Dim]) -> Shape:
 # ---- Reshape -------------------------------------------------------------------------------------
 
 
-def _of_reshape(c: Call) -> Shape | None:
+def of_reshape(c: Call) -> Shape | None:
+    """Returns the result shape of a Reshape."""
     wanted = c.sizes(1)
     return None if wanted is None else _reshaped(c.x.shape, wanted, bool(c.attr("allowzero", 0)))
 
@@ -144,9 +145,10 @@ def _of_squeeze(c: Call) -> Shape | None:
     return tuple(d for i, d in enumerate(c.x.shape) if i not in axes)
 
 
-def _of_unsqueeze(c: Call) -> Shape | None:
-    count = len(c.sizes(1) or ())
-    axes = None if not count or c.x.rank is None else _axes(c, 1, c.x.rank + count)
+def of_unsqueeze(c: Call) -> Shape | None:
+    """Returns the result shape of an Unsqueeze, whose axes are an attribute below opset 13."""
+    given = c.numbers(1) if len(c.inputs) > 1 else c.attr("axes", None)
+    axes = None if not given or c.x.rank is None else once_each(given, c.x.rank + len(given))
     if c.x.shape is None or axes is None:
         return None
     old = iter(c.x.shape)
@@ -156,13 +158,18 @@ def _of_unsqueeze(c: Call) -> Shape | None:
 def _axes(c: Call, index: int, rank: int | None) -> set[int] | None:
     """Returns axes as non-negative numbers, also those that onnx cannot see after an Identity."""
     axes = c.numbers(index)
-    if rank is None or axes is None or any(not -rank <= axis < rank for axis in axes):
+    return None if rank is None or axes is None else once_each(axes, rank)
+
+
+def once_each(axes: Sequence[int], rank: int) -> set[int] | None:
+    """Returns axes as non-negative numbers, None if one is out of range or there twice."""
+    if any(not -rank <= axis < rank for axis in axes):
         return None
     once = {axis % rank for axis in axes}
     return once if len(once) == len(axes) else None
 
 
-def _of_reduction(c: Call) -> Shape | None:
+def of_reduction(c: Call) -> Shape | None:
     """Returns the shape reduced along axes that are an operand, which onnx reads only if it is
     constant.
     """
@@ -185,7 +192,8 @@ def _of_reduction(c: Call) -> Shape | None:
 # ---- more or fewer elements ----------------------------------------------------------------------
 
 
-def _of_expand(c: Call) -> Shape | None:
+def of_expand(c: Call) -> Shape | None:
+    """Returns the result shape of an Expand."""
     wanted = c.sizes(1)
     return None if wanted is None else broadcast_shapes([c.x.shape, _sane(wanted)])
 
@@ -212,7 +220,8 @@ def _of_range(c: Call) -> Shape | None:
     return (algebra.divide(algebra.add(length, step - 1), step),)
 
 
-def _of_concat(c: Call) -> Shape | None:
+def of_concat(c: Call) -> Shape | None:
+    """Returns the result shape of a Concat."""
     shapes = [None if v is None else v.shape for v in c.inputs]
     known = [s for s in shapes if s is not None]
     rank, axis = len(known[0]) if known else 0, c.attr("axis", 1)
@@ -345,16 +354,16 @@ _REDUCED = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Su
 REDUCTIONS = tuple(f"Reduce{name}" for name in _REDUCED)
 
 _REFINED: dict[str, _Rule] = {
-    **dict.fromkeys(REDUCTIONS, _of_reduction),
-    "Reshape": _of_reshape,
+    **dict.fromkeys(REDUCTIONS, of_reduction),
+    "Reshape": of_reshape,
     "Flatten": _of_flatten,
     "Squeeze": _of_squeeze,
-    "Unsqueeze": _of_unsqueeze,
-    "Expand": _of_expand,
+    "Unsqueeze": of_unsqueeze,
+    "Expand": of_expand,
     "ConstantOfShape": _of_constant,
     "Tile": _of_tile,
     "Range": _of_range,
-    "Concat": _of_concat,
+    "Concat": of_concat,
     "Split": _of_split,
     "TopK": _of_top_k,
     "Pad": _of_pad,
@@ -372,6 +381,26 @@ _REFINED: dict[str, _Rule] = {
 }
 
 
+def _of_ml(node: NodeProto, x: Var) -> Shape | None:
+    """Returns the shape of the first result if the first operand determines it, else None."""
+    if node.op_type in _ELEMENTWISE:
+        return x.shape
+    width = _WIDTHS.get(node.op_type)
+    if width is None or x.shape is None or len(x.shape) != 2:
+        return None
+    return x.shape[0], width(node)
+
+
+_ELEMENTWISE = frozenset({"Binarizer", "Imputer", "LabelEncoder", "Normalizer", "Scaler"})
+_WIDTHS: dict[str, Callable[[NodeProto], int]] = {
+    "LinearRegressor": lambda node: int(written(node, "targets", 1)),
+    "SVMRegressor": lambda node: 1,
+    "TreeEnsembleRegressor": lambda node: int(written(node, "n_targets", 1)),
+}
+
+
 ML = "ai.onnx.ml"
 # the operators whose results `refine` may know better than onnx, by domain
-REFINED = frozenset({*(("", name) for name in _REFINED), *((ML, name) for name in ML_REFINED)})
+REFINED = frozenset(
+    {*(("", name) for name in _REFINED), *((ML, name) for name in (*_ELEMENTWISE, *_WIDTHS))}
+)
