@@ -1,4 +1,4 @@
-"""Imports point downwards only and in no circle, files stay short, heavy packages are imported where they are needed."""
+"""Imports point downwards only and in no circle, no new file is short, heavy packages are imported where they are needed."""
 
 from __future__ import annotations
 
