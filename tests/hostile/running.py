@@ -177,6 +177,7 @@ class _Worker:
             words = [*words, "--config", "recipe.toml"] if job.config is not None else words
             if IN_PYTHON not in words and not any(w.startswith("--timeout") for w in words):
                 words = [*words, "--timeout", str(TIMEOUT)]
+            calls = 2 if IN_PYTHON in words else 1  # of a function, each with its own limit
             before = _furnish(Path(folder), job)
             request = {
                 "folder": str(Path(folder) / "room"),
@@ -186,7 +187,7 @@ class _Worker:
             try:
                 self.process.stdin.write(json.dumps(request).encode() + b"\n")
                 self.process.stdin.flush()
-                answer = self._answer(3 * TIMEOUT)
+                answer = self._answer(3 * TIMEOUT * calls)
             except (BrokenPipeError, EOFError):
                 self.errors.seek(0)
                 said = self.errors.read()[-500:].decode("utf-8", "replace")
@@ -194,8 +195,8 @@ class _Worker:
                 return f"the process died with {self.process.returncode}: {said}"
             except TimeoutError:
                 self.end()
-                return f"hangs: over {3 * TIMEOUT:g} s"
-            if answer["seconds"] > 2 * TIMEOUT:
+                return f"hangs: over {3 * TIMEOUT * calls:g} s"
+            if answer["seconds"] > 2 * TIMEOUT * calls:
                 return f"took {answer['seconds']:.0f} s"
             return _judge(answer, before, Path(folder), written)
 
