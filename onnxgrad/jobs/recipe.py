@@ -70,6 +70,7 @@ from onnxgrad.jobs.edit import is_file
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import (
     EXACT,
+    QUANTITIES,
     Held,
     bound_of,
     check_operators,
@@ -371,6 +372,8 @@ def _checked(
     names = [*known, *others]
     if key not in known:
         hint = did_you_mean(key, names, f"there are {', '.join(names)}")
+        if key in QUANTITIES and "require" in known:
+            hint = f"it belongs into `require`, as in require = {{ {key} = ... }}"
         raise InputError(f"{where}: unknown key '{key}'; {hint}")
     kind, place = known[key].kind, f"{where}: '{key}'"
     return checked(kind, checked(json_type(kind), value, place), place)

@@ -28,6 +28,7 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(
     [
         ({"pases": "x"}, "unknown key 'pases'; did you mean 'passes'"),
         ({"xyz": "x"}, "unknown key 'xyz'; there are preset"),
+        ({"weights": "may change"}, "it belongs into `require`, as in require = { weights"),
         ({"preset": 3}, "'preset' must be text, not 3"),
         ({"preset": "fast"}, "'preset' must be one of clean, default, .*, not 'fast'"),
         ({"require": {"MatMul": "about 3"}}, "cannot read the requirement 'about 3'"),
