@@ -27,6 +27,7 @@ OTHERS = {
     ("laws/composites/lower_composites.py", "epsilon"), ("verify/exact/kernels/products.py", "epsilon"),
     # of onnxruntime's operators
     ("grad/rules/onnxruntime/quantized.py", "transB"), ("grad/rules/onnxruntime/quantized.py", "block_size"),
+    ("grad/rules/onnxruntime/experts.py", "activation_alpha"),
 }  # fmt: skip
 
 
