@@ -214,6 +214,9 @@ def test_the_tables_name_operators() -> None:
         "MatMulNBits",
         "MatMulBnb4",
         "GroupQueryAttention",
+        "MultiHeadAttention",
+        "DecoderMaskedMultiHeadAttention",
+        "MoE",
     }
 
 
