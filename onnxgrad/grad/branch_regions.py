@@ -7,8 +7,9 @@ they belong to, if the operator can make NaN of an adjoint of 0: its slope is in
 rejected rows are 0, because its gradient by the other operand adds these rows up.
 
 The region of a selection is found backwards. A value belongs to it if every path of adjoints to the
-value passes the selection on the same side, and if each axis of the condition is an axis of the
-value (`ir.axis_maps`). An element that feeds selected and rejected results alike is not guarded.
+value passes the selection on the same side, and if each axis of the condition is a part of the
+value's axes (`ir.axis_places`). An element that feeds selected and rejected results alike is not
+guarded.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.grad.arranged_conditions import arranged, parts_by_axis
 from onnxgrad.grad.paths import Paths
-from onnxgrad.ir.axis_maps import Place, on_axes, places_in
+from onnxgrad.ir.axis_maps import on_axes
+from onnxgrad.ir.axis_places import Place, Run, composed, joined, reshaped, run_in, whole
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import CASTS, COMPARISONS, MOVES, VIEWS
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, Shape, same_shape
+from onnxgrad.ir.types import FLOAT_DTYPES, Shape, same_dim, same_shape
 from onnxgrad.ir.var import Var
 
 
@@ -43,38 +45,22 @@ class Selection:
     holds: bool
     by: str = field(compare=False)
 
-    def applied(self, partial: Var, places: Sequence[Place], rank: int) -> Var:
-        """Returns the partial of a value of this rank, 0 where the selection rejects elements. The
-        condition's axes are at `places` of the value.
+    def applied(self, partial: Var, runs: Sequence[Run], shape: Shape) -> Var:
+        """Returns the partial of a value of this shape, 0 where the selection rejects elements. The
+        condition's axes are `runs` in the value.
         """
         condition = self.condition
         if self.bounded is not None:
             condition = op.Equal(condition, self.bounded)
-        at, offset = on_axes(self.condition) or (), rank - (self.condition.rank or 0)
-        if offset < 0 or any((i + offset, 1) != place for i, place in zip(at, places)):
-            condition = _arranged(condition, at, places, rank)
+        at, ahead = on_axes(self.condition) or (), len(shape) - (self.condition.rank or 0)
+        if ahead < 0 or any(run != whole(i + ahead) for i, run in zip(at, runs)):
+            condition = arranged(condition, at, runs, partial, shape)
         result: Var = op.Where(condition, *((partial, 0.0) if self.holds else (0.0, partial)))
         return result
 
 
-def _arranged(condition: Var, at: Sequence[int], places: Sequence[Place], rank: int) -> Var:
-    """Returns a condition, which varies along its axes `at`, for a value of this rank."""
-    others = [i for i in range(condition.rank or 0) if i not in at]
-    moved = op.Squeeze(condition, others) if others else condition
-    order = sorted(range(len(places)), key=lambda k: places[k])
-    if order != list(range(len(places))):
-        moved = op.Transpose(moved, perm=order)
-    for _, inner in places:
-        if inner > 1:  # the only axis (`through`)
-            repeated = op.Expand(op.Unsqueeze(moved, [1]), np.array([1, inner], np.int64))
-            moved = op.Reshape(repeated, np.array([-1], np.int64))
-    missing = [i for i in range(rank) if i not in {axis for axis, _ in places}]
-    result: Var = op.Unsqueeze(moved, missing) if missing else moved
-    return result
-
-
-# by selection, the places in a value of the condition's axes, in the condition's order
-Masks: TypeAlias = "dict[Selection, tuple[Place, ...]]"
+# by selection, the condition's axes as parts of a value's axes, in the condition's order
+Masks: TypeAlias = "dict[Selection, tuple[Run, ...]]"
 
 # the number of operands from which an operator selects; None: all
 _BOUNDING = {"Clip": 1, "Max": None, "Min": None}
@@ -115,13 +101,15 @@ def masks_of(
 
 
 def through(b: Binding, slot: int, masks: Masks) -> Masks:
-    """Returns the selections of the result that an operand carries, with its places."""
-    carried = ((s, places_in(b, slot, places)) for s, places in masks.items())
-    return {
-        s: places
-        for s, places in carried
-        if places is not None and (len(places) == 1 or all(inner == 1 for _, inner in places))
-    }
+    """Returns the selections of the result that an operand carries, with its runs."""
+    x = b.operand(slot)
+    found: Masks = {}
+    for selection, runs in masks.items():
+        carried = [run_in(b, slot, run) for run in runs]
+        known = tuple(run for run in carried if run is not None)
+        if x is not None and len(known) == len(runs) and parts_by_axis(known, x.shape) is not None:
+            found[selection] = known
+    return found
 
 
 def _common(several: Sequence[Masks]) -> Masks:
@@ -129,8 +117,8 @@ def _common(several: Sequence[Masks]) -> Masks:
     return {s: axes for s, axes in first.items() if all(m.get(s) == axes for m in others)}
 
 
-def _selected(b: Binding, slot: int, v: Var) -> tuple[Selection, tuple[Place, ...]] | None:
-    """Returns the selection of an operand by this binding, and its places in the operand."""
+def _selected(b: Binding, slot: int, v: Var) -> tuple[Selection, tuple[Run, ...]] | None:
+    """Returns the selection of an operand by this binding, and its runs in the operand."""
     out = b.outputs[0]
     if b.domain or out is None or v.shape is None:
         return None
@@ -140,22 +128,25 @@ def _selected(b: Binding, slot: int, v: Var) -> tuple[Selection, tuple[Place, ..
         return None
     if b.op in _BOUNDING and b.inputs.index(v) < (_BOUNDING[b.op] or len(b.inputs)):
         axes = on_axes(v) if same_shape(v.shape, out.shape) else None
-        places = None if axes is None else tuple((i, 1) for i in axes)
-        return None if places is None else (Selection(v, out, True, out.name), places)
+        runs = None if axes is None else tuple(map(whole, axes))
+        return None if runs is None else (Selection(v, out, True, out.name), runs)
     condition = b.operand(0)
     if b.op != "Where" or slot == 0 or condition is None or condition.shape is None:
         return None
     ahead = len(out.shape) - len(condition.shape)
     at = on_axes(condition) or ()
-    places = places_in(b, slot, [(i + ahead, 1) for i in at])
-    return None if places is None else _origin(condition, slot == 1, places, out.name)
+    carried = [run_in(b, slot, whole(i + ahead)) for i in at]
+    known = tuple(run for run in carried if run is not None)
+    if len(known) < len(at):
+        return None
+    return _origin(condition, slot == 1, known, v.shape, out.name)
 
 
 # they return the elements of an operand at which a mask holds
 _PICKERS = frozenset({"Compress", "Gather", "GatherND"})
 
 
-def _picked(b: Binding, shape: Shape, by: str) -> tuple[Selection, tuple[Place, ...]] | None:
+def _picked(b: Binding, shape: Shape, by: str) -> tuple[Selection, tuple[Run, ...]] | None:
     """Returns the selection by the mask from which the positions are computed, if there is one."""
     axis, mask = b.attr("axis", None if b.op == "Compress" else 0), b.operand(1)
     if b.op != "Compress":
@@ -175,7 +166,8 @@ def _picked(b: Binding, shape: Shape, by: str) -> tuple[Selection, tuple[Place, 
     first, rank = (axis or 0) % max(len(shape), 1), len(mask.shape)
     if not same_shape(mask.shape, shape[first : first + rank]) or (rank > 1 and b.op == "Gather"):
         return None
-    return _origin(mask, True, tuple((first + i, 1) for i in on_axes(mask) or ()), by)
+    runs = tuple(whole(first + i) for i in on_axes(mask) or ())
+    return _origin(mask, True, runs, shape, by)
 
 
 def is_made_by(v: Var | None, *ops: str) -> bool:
@@ -190,10 +182,10 @@ def _first_of(v: Var | None) -> Var | None:
 
 
 def _origin(
-    condition: Var, holds: bool, places: tuple[Place, ...], by: str
-) -> tuple[Selection, tuple[Place, ...]]:
-    """Returns the selection by the value from which the condition is moved or negated, so that
-    selections by one condition are equal.
+    condition: Var, holds: bool, runs: tuple[Run, ...], shape: Shape, by: str
+) -> tuple[Selection, tuple[Run, ...]]:
+    """Returns the selection by the value from which the condition is moved, repeated or negated, so
+    that selections by one condition are equal. shape: that of the selected value.
     """
     while True:
         made = condition.definition
@@ -208,12 +200,12 @@ def _origin(
         if made.op == "Equal" and holds:
             of, result = made.inputs
             if of is not None and result is not None and _is_bound(of, result):
-                return Selection(of, result, True, by), places
-        before = _before(made, condition, places) if made.op in _MOVES else None
-        if before is None:
+                return Selection(of, result, True, by), runs
+        before = _before(made, condition, runs, shape) if made.op in _MOVES else None
+        if before is None or parts_by_axis(before[1], shape) is None:
             break
-        condition, places = before
-    return Selection(condition, None, holds, by), places
+        condition, runs = before
+    return Selection(condition, None, holds, by), runs
 
 
 def _recomputed(made: Binding, condition: Var) -> Var | None:
@@ -233,38 +225,34 @@ def _is_bound(of: Var, result: Var) -> bool:
 
 
 def _before(
-    made: Binding, after: Var, places: tuple[Place, ...]
-) -> tuple[Var, tuple[Place, ...]] | None:
-    """Returns the operand of a move, and the places of its axes in the value that is selected."""
-    x, at = made.operand(0), on_axes(after) or ()
-    if repeated := _repeated(x, after, places):
-        return repeated
-    own = None if x is None else on_axes(x)
-    source = places_in(made, 0, [(i, 1) for i in at])
-    if x is None or own is None or source is None or sorted(source) != [(i, 1) for i in own]:
-        return None
-    found = dict(zip(source, places, strict=True))
-    return x, tuple(found[i, 1] for i in own)
-
-
-def _repeated(
-    x: Var | None, after: Var, places: tuple[Place, ...]
-) -> tuple[Var, tuple[Place, ...]] | None:
-    """Returns the column whose elements `after` repeats, and the place of its first axis, if `x` is
-    an Expand of it and `after` joins the axes of `x`, as `_arranged` emits them.
+    made: Binding, after: Var, runs: tuple[Run, ...], shape: Shape
+) -> tuple[Var, tuple[Run, ...]] | None:
+    """Returns the operand of a move or an Expand, and its axes as runs in the selected value, which
+    has this shape; `runs` are the result's axes.
     """
-    column = _first_of(x) if is_made_by(x, "Expand") and after.rank == 1 else None
-    if x is None or column is None or len(places) != 1 or on_axes(column) != (0,):
+    x = made.operand(0)
+    if x is None or x.shape is None or after.shape is None:
         return None
-    wide, narrow, (axis, inner) = x.shape or (), column.shape or (), places[0]
-    if (
-        len(wide) != 2
-        or len(narrow) != 2
-        or not same_shape(wide[:1], narrow[:1])
-        or not isinstance(wide[1], int)
-    ):
-        return None
-    return column, ((axis, inner * wide[1]),)
+    run_of, found = dict(zip(on_axes(after) or (), runs)), []
+    for axis in on_axes(x) or ():
+        if made.op == "Transpose":
+            parts = whole(list(made.attr("perm")).index(axis))
+        elif made.op == "Expand":
+            parts = whole(axis + len(after.shape) - len(x.shape))
+            if not same_dim(x.shape[axis], after.shape[parts[0][0]]):
+                return None
+        elif (known := reshaped((axis, None, 1), x.shape, after.shape)) is not None:
+            parts = known
+        else:
+            return None
+        run: list[Place] = []
+        for i, size, inner in parts:
+            part = composed(run_of[i], size, inner, shape) if i in run_of else None
+            if part is None:
+                return None
+            run += part
+        found.append(joined(run))
+    return x, tuple(found)
 
 
 # ---- what can make NaN of an adjoint of 0 -------------------------------------------------------

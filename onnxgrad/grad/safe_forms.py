@@ -110,9 +110,9 @@ class Guard:
         return partial
 
     def _apply(self, masks: Masks, value: Any, like: Var | None) -> Var:
-        for selection, axes in masks.items():
+        for selection, runs in masks.items():
             self.used.branches[selection.by] = None
-            value = selection.applied(value, axes, len((like and like.shape) or ()))
+            value = selection.applied(value, runs, (like and like.shape) or ())
         return cast(Var, value)
 
 

@@ -3,25 +3,20 @@
 `carried(b, k)` maps each axis of operand k to an axis of the first result: an element of the
 operand at index i of its axis reaches only elements at index i of that axis of the result. An axis
 that is contracted, mixed, cut, repeated or moved to other indices has no such axis.
-
-A place (axis, inner) is finer: its index is that of the axis, divided by `inner`. Reshape may join
-an axis with those behind it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS
-from onnxgrad.ir.types import Shape, is_static, same_dim
+from onnxgrad.ir.types import Shape, same_dim
 from onnxgrad.ir.var import Var
 
 # for each axis of the operand its axis in the result, or None
 AxisMap: TypeAlias = "tuple[int | None, ...]"
-Place: TypeAlias = "tuple[int, int]"
 _Rule: TypeAlias = Callable[[Binding, int, Shape, Shape], "AxisMap | None"]
 
 
@@ -178,14 +173,15 @@ def _einsum(b: Binding, slot: int, x: Shape, y: Shape) -> AxisMap | None:
     return tuple(result.index(letter) if letter in result else None for letter in term)
 
 
-_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+# they keep the order of all elements
+RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(ELEMENTWISE, _of_first(_aligned)),
     **dict.fromkeys(BROADCASTING, _aligned),
     **dict.fromkeys(REDUCTIONS, _of_first(_reduction)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
     **dict.fromkeys(("CumSum", "CumProd", "LpNormalization"), _of_first(_along_axis)),
-    **dict.fromkeys(_RESHAPES, _of_first(_reshape)),
+    **dict.fromkeys(RESHAPES, _of_first(_reshape)),
     **dict.fromkeys(("Conv", "ConvTranspose"), _convolution),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _row_norm),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization"), _of_first(_samples)),
@@ -205,42 +201,6 @@ _RULES: dict[str, _Rule] = {
     "Split": _concat,
     "Transpose": _transpose,
 }
-
-
-def places_in(b: Binding, slot: int, places: Sequence[Place]) -> tuple[Place, ...] | None:
-    """Returns the places in the operand that the `places` in the result are, or None if one is not
-    carried.
-    """
-    map_ = carried(b, slot)
-    if map_ is None:
-        return None
-    found = [
-        (map_.index(axis), inner) if axis in map_ else _joined(b, axis, inner)
-        for axis, inner in places
-    ]
-    return tuple(p for p in found if p is not None) if None not in found else None
-
-
-def _joined(b: Binding, axis: int, inner: int) -> Place | None:
-    """Returns the place in the operand of a Reshape of the result's leading axis, which it joins
-    with the axes behind it or splits off from them.
-    """
-    x, y = b.operand(0), b.out.shape
-    if b.op not in _RESHAPES or x is None or x.shape is None or y is None:
-        return None
-    (first, step), (other, along) = _leading(y), _leading(x.shape)
-    if first != axis or step is None or along is None or inner * step % along:
-        return None
-    return other, inner * step // along
-
-
-def _leading(shape: Shape) -> tuple[int, int | None]:
-    """Returns the first axis whose size is not 1, and the number of elements behind each of its
-    indices, None if that is unknown.
-    """
-    axis = next((i for i, d in enumerate(shape) if d != 1), 0)
-    behind = shape[axis + 1 :]
-    return axis, math.prod(d for d in behind if isinstance(d, int)) if is_static(behind) else None
 
 
 def on_axes(v: Var) -> tuple[int, ...] | None:

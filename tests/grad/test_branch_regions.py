@@ -82,6 +82,50 @@ def test_what_is_rejected_passes_0(name: str) -> None:
     np.testing.assert_allclose(found["x_grad"][finite], raw["x_grad"][finite], rtol=1e-5)
 
 
+FLAT = """f0 = Constant <value_ints = [-1, 3]> () all = Constant <value_ints = [-1]> () a1 = Constant <value_ints = [1]> ()
+a2 = Constant <value_ints = [2]> () a12 = Constant <value_ints = [1, 2]> () c = Greater (t, z) rows = ReduceMax <keepdims = 0> (t, a1) """
+BACK = "sh = Shape (s) b = Reshape (l, sh) "
+TURNED = (
+    "s = Transpose <perm = [1, 0, 2]> (x) f = Reshape (s, f0) l = Log (f) "
+    + BACK
+    + "u = Transpose <perm = [1, 0, 2]> (b) "
+)
+# log x of some of [batch, time, 3], flattened to rows before or behind the logarithm; whether whole rows are selected
+FLATTENED: dict[str, tuple[str, bool]] = {
+    "a flat mask": ("l = Log (x) f = Reshape (l, f0) k0 = Reshape (c, all) k = Unsqueeze (k0, a1) r = Where (k, f, z)", False),
+    "flat rows": ("s = Identity (x) f = Reshape (s, f0) l = Log (f) " + BACK + "k = Unsqueeze (c, a2) r = Where (k, b, z)", False),
+    "flat elements": ("s = Identity (x) f = Reshape (s, all) l = Log (f) " + BACK + "k = Unsqueeze (c, a2) r = Where (k, b, z)", False),
+    "time first": (TURNED + "k = Unsqueeze (c, a2) r = Where (k, u, z)", False),
+    "a mask of time first": (
+        "l = Log (x) s = Transpose <perm = [1, 0, 2]> (l) f = Reshape (s, f0) k0 = Transpose <perm = [1, 0]> (c) "
+        "k1 = Reshape (k0, all) k = Unsqueeze (k1, a1) r = Where (k, f, z)", False,
+    ),
+    "samples": ("s = Identity (x) f = Reshape (s, f0) l = Log (f) " + BACK + "d = Greater (rows, z) k = Unsqueeze (d, a12) r = Where (k, b, z)", True),
+    "samples, time first": (TURNED + "d = Greater (rows, z) k = Unsqueeze (d, a12) r = Where (k, u, z)", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", ["B,T", "2,4"])
+@pytest.mark.parametrize("name", FLATTENED)
+def test_a_condition_follows_axes_that_a_reshape_joins(name: str, sizes: str) -> None:
+    """The sum of the selected log x, its gradient, and the gradient of that."""
+    nodes, of_samples = FLATTENED[name]
+    model = parse(
+        f"g (float[{sizes},3] x, float[{sizes}] t) => (float y) {{{ZERO}{FLAT}{nodes}{SUM}"
+    )
+    t = np.float32([[1, 0, 1, 0], [0, 0, 0, 0]] if of_samples else [[1, 0, 0, 1], [0, 1, 1, 0]])
+    chosen = (
+        np.broadcast_to(t.max(axis=1, keepdims=True) if of_samples else t, t.shape)[..., None] > 0
+    )
+    x = np.where(chosen, np.arange(1, 25).reshape(2, 4, 3), 0).astype(np.float32)
+    once = gradient(model, "x", "y")
+    inverse = np.where(chosen, 1 / np.where(chosen, x, 1), 0)
+    np.testing.assert_allclose(run(once, {"x": x, "t": t})["x_grad"], inverse, rtol=1e-6)
+    twice = gradient(once, "x", "x_grad", adjoint="input")
+    found = run(twice, {"x": x, "t": t, "x_grad_grad": np.ones_like(x)})["x_grad_2"]
+    np.testing.assert_allclose(found, -(inverse**2), rtol=1e-6)
+
+
 def test_the_gradient_of_the_weight_behind_a_missing_row() -> None:
     """d/dW sum over the rows with a label of tanh(x W): the others add nothing, though x is NaN there."""
     region, values, _ = REGIONS["a matrix product"]

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from onnxgrad.ir.axis_maps import carried, on_axes, places_in
+from onnxgrad.ir.axis_maps import carried
 from onnxgrad.ir.load import load
 from onnxgrad.verify.reference.evaluate import reference
 from tests.helpers import parse
@@ -73,18 +73,6 @@ def test_carried_axes(name: str) -> None:
             changed = np.argwhere(reference(model, {**feeds, operand.name: other})["y"] != before)
             for axis, to in enumerate(found or ()):
                 assert to is None or set(changed[:, to]) <= {index[axis]}
-
-
-def test_a_joined_axis_is_a_place() -> None:
-    """[N,3] to [3N] and back: the rows of the result are thirds of the joined axis."""
-    model = parse("""g (float[N,3] x) => (y) <int64[1] flat = {-1}, int64[2] rows = {-1, 3}> {
-        f = Reshape (x, flat) y = Reshape (f, rows) }""")
-    flat, back = load(model).main.bindings
-    assert carried(back, 0) == (None,)
-    assert places_in(back, 0, [(0, 1)]) == ((0, 3),)
-    assert places_in(flat, 0, [(0, 3)]) == ((0, 1),)
-    assert places_in(back, 0, [(1, 1)]) is None
-    assert on_axes(back.out) == (0, 1)
 
 
 def test_unknown_sizes_may_be_repeated() -> None:
