@@ -25,7 +25,10 @@ MODELS = ROOT / "models" / "training"
         (["a.onnx"], "write one first, as in onnxgrad inspect a.onnx"),
         (["inspect"], "the following arguments are required: MODEL (see onnxgrad inspect --help)"),
         (["inspect", "a", "b"], "unexpected 'b' (see onnxgrad inspect --help)"),
-        (["--nonsense"], "unknown option --nonsense (see onnxgrad --help)"),
+        (
+            ["--nonsense"],
+            "unknown option --nonsense: `onnxgrad help nonsense` may find it (see onnxgrad --help)",
+        ),
         (["grad", "a", "--ouput=b"], "unknown option --ouput (did you mean '--output'?)"),
         (["grad", "a", "--out", "b"], "unknown option --out (did you mean '--output'?)"),
         (["grad", "a", "-output", "b"], "unknown option -output (did you mean '--output'?)"),

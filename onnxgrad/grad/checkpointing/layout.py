@@ -4,7 +4,8 @@ convolutions in a blocked layout of its own (NCHWc).
 A value may exist in both layouts. A convolution with constant weights reads and writes the blocked
 one, activations, pools, sums and concatenations pass it on, and all other operators read the plain
 one. Nodes between the layouts copy a value once for all its readers. An activation, or a sum with
-another blocked value, becomes part of the convolution if nothing else reads that result.
+another blocked value, becomes part of the convolution if nothing else reads that result, and a
+product by a number a factor of its weights.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TypeAlias
 from onnxgrad.grad.checkpointing.costs import size_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import full_name
-from onnxgrad.ir.types import is_static
+from onnxgrad.ir.types import element_count, is_static
 from onnxgrad.ir.var import Var
 
 _BLOCK = 16  # channels in a block, with AVX-512
@@ -99,6 +100,8 @@ class _Layout:
         """
         inputs = [v for v in b.inputs if v is not None]
         inputs += [v for v in b.reads() if v not in inputs]
+        if b.is_op("Mul") and self._scales(b, *inputs):
+            return None
         if b.domain or not inputs or not self._is_blocked(b, inputs):
             name = full_name(b.domain, b.op)
             return Node(name, inputs, [v for v in b.outputs if v is not None], b)
@@ -138,6 +141,26 @@ class _Layout:
         each = 1 if inner == 1 and outer == group else _BLOCK
         return inner % each == 0 and outer % (group * each) == 0
 
+    def _scales(self, b: Binding, v: Var, factor: Var | None = None) -> bool:
+        """Whether the binding multiplies the result `v` of a convolution by a number, which
+        onnxruntime puts into the weights.
+        """
+        maker = self._makers.get(v)
+        if maker is None or maker.op != _PLAIN or maker in self._ended or v.returned:
+            return False
+        if factor not in self._constants or len(v.users) > 1:
+            return False
+        if factor is None or element_count(factor.shape) != 1:
+            return False
+        self._rename(v, b.out)
+        return True
+
+    def _rename(self, v: Var, result: Var) -> None:
+        """Lets the convolution that computes `v` return `result` instead."""
+        maker = self._makers.pop(v)
+        maker.outputs = [Blocked(result)]
+        self._makers[result] = maker
+
     def _joins(self, b: Binding, v: Var, inputs: Sequence[Var]) -> bool:
         """Whether the binding becomes part of the convolution that computes its operand `v`."""
         maker = self._makers.get(v)
@@ -152,9 +175,7 @@ class _Layout:
             maker.op, maker.inputs = SUMMED, [*others, *maker.inputs]
         else:
             return False
-        maker.outputs = [Blocked(b.out)]
-        del self._makers[v]
-        self._makers[b.out] = maker
+        self._rename(v, b.out)
         return True
 
     def _add(self, b: Binding, inputs: Sequence[Var]) -> None:

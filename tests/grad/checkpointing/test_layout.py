@@ -22,6 +22,10 @@ GRAPHS = {
     "an activation whose operand is read twice stays": "c = Conv (x, w) r = Relu (c) s = Conv (r, v) y = Add (s, c)",
     "a sum joins, then an activation": "c = Conv (x, w) r = Relu (c) s = Conv (r, v) a = Add (s, r) y = Relu (a)",
     "a plain reader": "c = Conv (x, w) t = Sin (c) y = Mul (t, c)",
+    "a factor joins": "h = Constant <value_float = 0.5> () c = Conv (x, w) m = Mul (c, h) s = Sin (m) y = Mul (s, m)",
+    "a factor in front stays": "h = Constant <value_float = 0.5> () c = Conv (x, w) m = Mul (h, c) y = Conv (m, v)",
+    "a factor of what is read twice stays": "h = Constant <value_float = 0.5> () c = Conv (x, w) m = Mul (c, h) s = Sin (c) y = Mul (s, m)",
+    "a factor behind an activation stays": "h = Constant <value_float = 0.5> () c = Conv (x, w) r = Relu (c) m = Mul (r, h) y = Conv (m, v)",
     "a pool": "c = Conv (x, w) p = MaxPool <kernel_shape = [1, 1]> (c) y = Conv (p, v)",
     "weights that are computed": """z = Sin (x) m = ReduceMean (z) k = Mul (w, m) c = Conv (x, k)
         s = Sin (c) y = Conv (s, v)""",
