@@ -128,3 +128,17 @@ def test_many_models_are_named_in_a_line_each_before_their_details() -> None:
         assert len(short) == expected and all(len(text) <= 156 for text in short)
     assert short[0] == "e.onnx: 9 nodes" and short[1].startswith("a.onnx: 1 of 2 weights (fc.w")
     assert lines.index(short[-1]) < lines.index("e.onnx")
+
+
+def test_the_line_of_a_missed_requirement_has_no_path() -> None:
+    """A folder with a long name took the place of the reason."""
+    where = f"/{'long/' * 40}r.toml"
+    models = [
+        outcome(f"{i}.onnx", "failed", f"requirement of {where} not met: {i} nodes, not <= 1")
+        for i in range(2, 8)
+    ]
+    report = CiReport(where, tuple(models), "onnxgrad.lock.json", seconds=3.0)
+    lines = [str(part) for part in ci_parts(report)]
+    assert [f"{i}.onnx: {i} nodes, not <= 1" for i in range(2, 8)] == [
+        line for line in lines if line.endswith("not <= 1") and ": " in line and "requ" not in line
+    ]
