@@ -49,6 +49,8 @@ def _linear_attention(
     Rules without "gated" have no decay, those without "delta" add k_t^T v_t.
     """
     decline(binding, "state_window", bool(binding.attr("state_window", 0)))
+    lacks = ("gated" in update_rule and decay is None) or ("delta" in update_rule and beta is None)
+    decline(binding, f"update_rule '{update_rule}' without its decay or beta", lacks)
     widths = [None if v.shape is None else v.shape[-1] for v in (query, key, value)]
     q_width, k_width, v_width = (n if isinstance(n, int) else 0 for n in widths)
     decline(binding, "heads of unknown size", not (q_width and k_width and v_width))

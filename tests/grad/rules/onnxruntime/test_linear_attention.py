@@ -105,6 +105,7 @@ def test_causal_convolution(attributes: str, more: dict[str, Any]) -> None:
     ("made", "reason"),
     [
         (call("LinearAttention", "q_num_heads = 2, kv_num_heads = 2, state_window = 2", "x, x, x", "y, s"), "state_window"),
+        (call("LinearAttention", "q_num_heads = 2, kv_num_heads = 2", "x, x, x", "y, s"), "without its decay"),
         (call("CausalConvWithState", "dilation = 2", "x, w", "y, s"), "dilation"),
         (call("CausalConvWithState", "channels_last = 1", "x, w", "y, s"), "channels_last"),
     ],
