@@ -1,7 +1,7 @@
-"""Conditions in the layout of a value, whose axes a condition's axes are parts of.
+"""Arranges a condition for a value: each of its axes is a part, or several, of the value's axes.
 
-An axis of a value consists of parts (`ir.axis_places`), and of gaps between them along which the
-condition does not vary.
+An axis of the value consists of such parts (`ir.axis_places`), and of gaps between them along which
+the condition does not vary.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ def parts_by_axis(runs: Sequence[Run], shape: Shape | None) -> dict[int, list[Pl
 
 
 def _slower(a: Place, b: Place) -> int:
+    """Orders two parts of an axis by how slowly they vary."""
     return -1 if a[1] is None or (b[1] is not None and exactly(a[2], b[2]) is not None) else 1
 
 
 def _sized(places: Sequence[Place], shape: Shape) -> list[tuple[Place, Dim]]:
+    """Returns parts of axes of a value of this shape, with their sizes."""
     return [(p, exactly(shape[p[0]], p[2]) if p[1] is None else p[1]) for p in places]
 
 
@@ -163,6 +165,7 @@ def _target(sizes: Sequence[Any]) -> Any:
 
 
 def _joined(sizes: Sequence[Any]) -> Any:
+    """Returns sizes, numbers or vectors of one number, as an operand: a constant if it can be."""
     if all(isinstance(n, int) for n in sizes):
         return np.array(sizes, np.int64)
     return op.Concat(*([n] if isinstance(n, int) else n for n in sizes), axis=0)
