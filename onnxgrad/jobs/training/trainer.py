@@ -95,9 +95,13 @@ class TrainingLoop(HeldValues):
         gradients, if the step returns it and has no loss scaling, which skips such an update.
         `parameters` are then those before the step, and a step of several micro-batches starts
         again. If states were overwritten (the graph engine keeps one buffer of each), training
-        continues only after `restore`.
+        continues only after `restore`. The batch is not one of an epoch of `fit`, which continues
+        where it was.
         """
-        return self._step(batch)
+        batches = self.progress.batches
+        loss = self._step(batch)
+        self.progress = replace(self.progress, batches=batches)
+        return loss
 
     def _step(self, batch: Mapping[str, Array]) -> float:
         self._check_whole()

@@ -113,6 +113,18 @@ def test_epochs_count_from_the_first_and_a_call_that_does_nothing_says_so(tmp_pa
     assert trainer().fit(data, folder=tmp_path).losses == []
 
 
+@pytest.mark.parametrize("by_hand", [1, 3, 5])
+def test_steps_by_hand_take_nothing_away_from_an_epoch(by_hand: int) -> None:
+    data = examples(96)
+    own = trainer()
+    for _ in range(by_hand):
+        own.step(examples(32, seed=2))
+    assert len(own.fit(data, epochs=1).losses) == 3
+    own.fit(data, steps=by_hand + 5)
+    own.step(examples(32, seed=2))
+    assert len(own.fit(data, epochs=2).losses) == 1  # the epoch goes on where `fit` left it
+
+
 def test_a_model_of_one_batch_size_is_given_batches_of_it() -> None:
     model = classifier()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
