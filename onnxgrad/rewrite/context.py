@@ -23,7 +23,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, replacements
 from onnxgrad.rewrite.combine import independent
-from onnxgrad.rewrite.match import match_binding, reader_of
+from onnxgrad.rewrite.match import at_member, earlier_lists, match_binding, reader_of
 from onnxgrad.rewrite.pattern import (
     Call,
     Capture,
@@ -148,9 +148,12 @@ class PatternContext:
 
 
 def _candidates(root: Pattern, block: BindingBlock, found: Captured) -> Iterable[Binding]:
-    """Returns the bindings that may be `root`: readers of an operand that is known already, else
-    all bindings of the block.
+    """Returns the bindings that may be `root`: that of its value or readers of its operand if known
+    already, else all bindings of the block.
     """
+    known = found.get(root.key)
+    if isinstance(known, Var):
+        return [b for b in (known.definition,) if b is not None and b.block is block]
     if isinstance(root, Either):
         return dict.fromkeys(
             b for choice in root.choices for b in _candidates(choice, block, found)
@@ -171,16 +174,24 @@ def _families(
     pattern = each.pattern
     common = {c.name for c in each.same}
     families: dict[tuple[Any, ...], list[tuple[Binding, Captured]]] = {}
-    for b in _candidates(pattern, block, found):
-        answer = next(match_binding(pattern, b, found), None)
-        if answer is not None and answer[pattern.key] not in taken_before:
-            same = (answer.get(c.name) for c in each.same)
-            key = tuple(id(v) if isinstance(v, Var) else repr(v) for v in same)
-            families.setdefault(key, []).append((b, answer))
+    lists_before = earlier_lists(each, found)
+    width = max(map(len, lists_before.values()), default=0)
+    views = [at_member(i, width, found, lists_before) for i in range(width)] or [found]
+    used: set[Binding] = set()
+    for view in views:
+        for b in _candidates(pattern, block, view):
+            answer = None if b in used else next(match_binding(pattern, b, view), None)
+            if answer is not None and answer[pattern.key] not in taken_before:
+                same = (answer.get(c.name) for c in each.same)
+                key = tuple(id(v) if isinstance(v, Var) else repr(v) for v in same)
+                families.setdefault(key, []).append((b, answer))
+                if lists_before:
+                    used.add(b)
+                    break
     for matching in families.values():
         taken = independent([b for b, _ in matching])  # together they would close a cycle
         members = [(b, answer) for b, answer in matching if b in taken]
-        if not each.takes(len(members)):
+        if not each.takes(len(members)) or (lists_before and len(members) != width):
             continue
         extended, lists = found, dict[Any, list[Any]]()
         for _, answer in members:

@@ -89,6 +89,8 @@ def _capture(pattern: Capture, var: Var, found: Captured, root: bool) -> Iterato
 
 
 def _either(pattern: Either, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
+    if found.get(pattern, var) is not var:
+        return
     for choice in pattern.choices:
         # a value that another operand reads as well may match another alternative
         if root or not (isinstance(choice, Call) and choice.alone and var.sole_user() is None):
@@ -97,12 +99,14 @@ def _either(pattern: Either, var: Var, found: Captured, root: bool) -> Iterator[
 
 
 def _both(pattern: Both, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
+    if found.get(pattern, var) is not var:
+        return
     for answer in _MATCHERS[type(pattern.first)](pattern.first, var, found, root):
         yield from ({**both, pattern: var} for both in _value(pattern.second, var, answer))
 
 
 def _not(pattern: Not, var: Var, found: Captured, root: bool) -> Iterator[Captured]:
-    if next(_value(pattern.pattern, var, found), None) is None:
+    if found.get(pattern, var) is var and next(_value(pattern.pattern, var, found), None) is None:
         yield {**found, pattern: var}
 
 
@@ -120,6 +124,8 @@ def _call(pattern: Call, var: Var, found: Captured, root: bool) -> Iterator[Capt
         or b.result(pattern.result) is not var
         or not (root or not pattern.alone or _alone(var))
         or not _operators_fit(pattern, b)
+        or found.get(pattern, var) is not var
+        or found.get(pattern.label, b) is not b
         or b.has_refs  # an attribute that the function's caller sets is unknown here
     ):
         return
@@ -324,6 +330,22 @@ def _taken(pattern: Pattern | None, var: Var | None, answer: dict[Any, Any]) -> 
     return fits
 
 
+def earlier_lists(each: Each, found: Captured) -> dict[Any, list[Any]]:
+    """Returns the lists that another Each gathered for the captures and patterns of this one. Here
+    they stand for the same values, member by member.
+    """
+    keys = {*names_in(each.pattern), *(p.key for p in each.pattern.walk())}
+    return {key: found[key] for key in keys if isinstance(found.get(key), list)}
+
+
+def at_member(i: int, members: int, found: Captured, lists: dict[Any, list[Any]]) -> Captured:
+    """Returns what was found, with the values of member `i` for `lists`. A shorter list belongs to
+    an alternative that not all members took, and is left out.
+    """
+    own = {key: known[i] for key, known in lists.items() if len(known) == members}
+    return {**{key: value for key, value in found.items() if key not in lists}, **own}
+
+
 def _members(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captured | None:
     if not each.takes(len(inputs)):
         return None
@@ -332,14 +354,15 @@ def _members(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captu
     lists: dict[Any, list[Any]] = (
         {} if inputs else {n: [] for n in names_in(each.pattern) if n not in {*common, *found}}
     )
-    # captures that another Each gathered: here they stand for the same lists, member by member
-    shared = {
-        name: found[name] for name in names_in(each.pattern) if isinstance(found.get(name), list)
-    }
-    if any(len(known) != len(inputs) for known in shared.values()):
+    shared = earlier_lists(each, found)
+    if any(
+        len(known) != len(inputs)
+        for key, known in shared.items()
+        if isinstance(key, str) or key is each.pattern
+    ):
         return None
     for i, var in enumerate(inputs):
-        own = {**found, **{name: known[i] for name, known in shared.items()}} if shared else found
+        own = at_member(i, len(inputs), found, shared) if shared else found
         answer = next(_value(each.pattern, var, own), None)
         if answer is None:
             return None

@@ -2,9 +2,9 @@
 are its variables.
 
 As an operand, a capture matches a value; after `name=`, it matches an attribute's value. A capture
-that is used twice must match the same thing. Commutative operators match in both orders. A number
-or an array as an operand matches a constant of that value. `p | q` is an alternative, `p & q`
-requires both, and `~p` excludes. `x.maybe` is an optional operand, `Each(p)` any number of them.
+or a pattern object that is used twice must match the same value. Commutative operators match in
+both orders. A number or an array matches a constant of that value. `p | q` is an alternative,
+`p & q` requires both, and `~p` excludes. `x.maybe` is an optional operand, `Each(p)` any number.
 """
 
 from __future__ import annotations

@@ -155,3 +155,29 @@ def test_a_family_is_of_members_that_do_not_depend_on_one_another() -> None:
     found = rewrite_bindings(PatternContext(each), merge, model)
     assert sorted(n.op_type for n in found.graph.node).count("MatMul") == 2
     assert verify(model, found)
+
+
+def test_a_pattern_inside_two_roots_stands_for_one_value() -> None:
+    n = P.Softmax(a)
+    r, s = P.Relu(n), P.Neg(n)
+    text = "g (float[4,4] x) => (float[4,4] y, float[4,4] z) {{ {} }}".format
+    split = "p = Softmax<axis=0>(x) q = Softmax<axis=1>(x) y = Relu(p) z = Neg(q)"
+    joint = "p = Softmax<axis=0>(x) q = Softmax<axis=1>(x) y = Relu(q) z = Neg(q)"
+    for roots in ((r, s), (s, r), (r, s, n), (n, s, r)):
+        context = PatternContext(*roots)
+        assert not list(context.matches(load(parse(text(split))).main))
+        (found,) = context.matches(load(parse(text(joint))).main)
+        assert found[n].name == "q"
+
+
+def test_a_pattern_in_two_families_is_the_same_list() -> None:
+    n = P.Softmax(a)
+    one, other = Each(P.Relu(n), at_least=2), Each(P.Neg(n), at_least=2)
+    text = "g (float[4] x, float[4] v) => ({}) {{ p = Softmax(x) q = Softmax(v) {} }}".format
+    outputs = "float[4] a, float[4] b, float[4] c, float[4] d"
+    pairs = text(outputs, "a = Relu(p) b = Relu(q) c = Neg(q) d = Neg(p)")
+    (found,) = PatternContext(one, other).matches(load(parse(pairs)).main)
+    assert [v.name for v in found[one]] == ["a", "b"]
+    assert [v.name for v in found[other]] == ["d", "c"], "in the order of the shared values"
+    odd = text(outputs, "a = Relu(p) b = Relu(q) c = Neg(q) d = Neg(q)")
+    assert not list(PatternContext(one, other).matches(load(parse(odd)).main))

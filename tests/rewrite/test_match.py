@@ -51,6 +51,52 @@ def test_a_capture_used_twice_stands_for_one_value() -> None:
     assert matches(P.Sub(x, x), block("o = Sub(a, b)")) == []
 
 
+SHARED = {
+    "call": P.Relu(x),
+    "either": P.Relu(x) | P.Tanh(y),
+    "both": P.Relu(x) & ~P.Tanh(y),
+    "not": ~P.Tanh(y),
+    "call with a capture of an attribute": P.any_of("Relu", "Softmax")(x),
+    "inside an alternative": P.Abs(y) | P.Relu(x),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_pattern_object_used_twice_stands_for_one_value(kind: str) -> None:
+    n = SHARED[kind]
+    one, two = "r = Relu(a) o = Sub(r, r)", "r = Relu(a) s = Relu(b) o = Sub(r, s)"
+    assert len(matches(P.Sub(n, n), block(one))) == 1
+    assert matches(P.Sub(n, n), block(two)) == []
+    # also below other operators, and among any number of operands
+    deep = "r = Relu(a) s = Relu({}) t = Neg(s) o = Sub(r, t)".format
+    assert matches(P.Sub(n, P.Neg(n)), block(deep("b"))) == []
+    assert matches(P.Sub(n, P.Neg(n)), block(deep("a"))) == [], "two nodes, hence two values"
+    many = "r = Relu(a) s = Relu(b) o = Concat<axis = 0>({})".format
+    assert len(matches(P.Concat(n, Each(n), axis=axis), block(many("r, r, r")))) == 1
+    assert matches(P.Concat(n, Each(n), axis=axis), block(many("r, r, s"))) == []
+
+
+def test_a_shared_pattern_tries_the_other_order_of_a_commutative_operator() -> None:
+    n = P.Relu(x)
+    main = block("r = Relu(a) s = Relu(b) t = Add(s, r) o = Sub(t, r)")
+    assert [m["x"] for m in matches(P.Sub(P.Add(n, y), n), main)] == ["a"]
+
+
+def test_a_pattern_object_in_two_each_stands_for_one_list() -> None:
+    n = P.Relu(x) | P.Tanh(x)
+    pattern = P.Sub(P.Concat(Each(n), axis=0), P.Concat(Each(n), axis=0))
+    body = "r = Relu(a) t = Tanh(b) u = Concat<axis=0>(r, t) v = Concat<axis=0>({}) o = Sub(u, v)"
+    assert [m["x"] for m in matches(pattern, block(body.format("r, t")))] == [["a", "b"]]
+    assert matches(pattern, block(body.format("t, r"))) == []
+    assert matches(pattern, block(body.format("r, t, r"))) == []
+
+
+def test_a_label_used_twice_names_one_binding() -> None:
+    pattern = P.Sub(P.Relu(x).named("n"), P.Relu(y).named("n"))
+    assert matches(pattern, block("r = Relu(a) s = Relu(b) o = Sub(r, s)")) == []
+    assert len(matches(pattern, block("r = Relu(a) o = Sub(r, r)"))) == 1
+
+
 def test_a_capture_used_twice_for_attributes_compares_them() -> None:
     pattern = P.Concat(P.Softmax(x, axis=axis), P.Softmax(y, axis=axis))
     same = "s = Softmax<axis=1>(a) t = Softmax<axis=1>(b) o = Concat<axis=0>(s, t)"
