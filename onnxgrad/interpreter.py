@@ -38,7 +38,7 @@ def python_command(statements: str, *words: str, package: bool = False) -> list[
     `onnxgrad` first, wherever it is stored.
     """
     path = [entry for entry in sys.path if isinstance(entry, str)]
-    here = [entry for entry in path if _is_working_folder(entry)]
+    here = [entry for entry in path if is_working_folder(entry)]
     # an entry that Python adds itself stays, even if it is the working folder
     code = (
         f"import sys\nsys.path[:] = [p for p in {path!a} if p in sys.path or p not in {here!a}]\n"
@@ -48,7 +48,8 @@ def python_command(statements: str, *words: str, package: bool = False) -> list[
     return [sys.executable, "-I", *_flags(), "-c", code + statements, *words]
 
 
-def _is_working_folder(entry: str) -> bool:
+def is_working_folder(entry: str) -> bool:
+    """Whether an entry of `sys.path` is the working folder, which may be a stranger's."""
     try:
         return os.path.samefile(entry or os.curdir, os.curdir)
     except OSError:  # a folder does not exist

@@ -13,6 +13,7 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_type_hints
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.extensions import built_in, plugged
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import NUMERIC
@@ -87,6 +88,8 @@ class GradientRule:
 _BLOCKED_LAYOUT = "com.microsoft.nchwc"
 
 RULES: dict[tuple[str, str], GradientRule] = {}
+# the domains whose plug-ins were looked for
+LOOKED_FOR: dict[str, bool] = {"": True, INTERNAL: True}
 
 
 class Declaration(TypedDict, total=False):
@@ -233,6 +236,8 @@ def _register(
     given = {**_DEFAULTS, **options}
     if given["broadcasts"] is None:
         given["broadcasts"] = domain == "" and op in _BROADCASTING
+    if domain in built_in("gradients"):
+        rule_for(*key)
     if not given.pop("replace") and key in RULES:
         raise InputError(
             f"{domains.full_name(domain, op)} has a gradient rule already: pass replace=True to "
@@ -246,16 +251,32 @@ def _register(
 
 def rule_of(binding: Binding) -> GradientRule | None:
     """Returns the rule for the binding's domain and operator, or None."""
-    return RULES.get((binding.domain, binding.op))
+    return rule_for(binding.domain, binding.op)
+
+
+def rule_for(domain: str, op: str) -> GradientRule | None:
+    """Returns the rule for a domain and an operator, or None. Calls the plug-in that registers the
+    rules of the domain, once; rules that the caller registered before stay.
+    """
+    if (domain, op) not in RULES and domain not in LOOKED_FOR:
+        LOOKED_FOR[domain] = True
+        register = plugged("gradients", domain)
+        if register is not None:
+            callers = {key: RULES.pop(key) for key in [*RULES] if key[0] == domain}
+            register()
+            RULES.update(callers)
+    return RULES.get((domain, op))
 
 
 def find(name: str) -> GradientRule | None:
     """Returns the rule registered under "Op" or "domain::Op", or None."""
-    return RULES.get(domains.split_name(name))
+    return rule_for(*domains.split_name(name))
 
 
 def rules() -> Iterator[GradientRule]:
-    """Yields every rule in order of domain and operator."""
+    """Yields every rule in order of domain and operator, those of built-in plug-ins included."""
+    for domain in built_in("gradients"):
+        rule_for(domain, "")
     yield from (RULES[key] for key in sorted(RULES))
 
 

@@ -7,6 +7,7 @@ import argparse
 from onnxgrad.cli.output import Output
 from onnxgrad.errors import InputError
 from onnxgrad.grad.coverage import coverage, page
+from onnxgrad.grad.registry import find
 from onnxgrad.report.parts import cell, table
 from onnxgrad.train.onnx_training import preview_operators  # noqa: F401  # registers rules
 from onnxgrad.wording import did_you_mean
@@ -19,6 +20,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.markdown:
         out.text(page().rstrip("\n"))
         return 0
+    for name in args.name:
+        find(name)  # plug-ins of installed packages are imported by name
     rows = list(coverage())
     known = {r.name for r in rows}
     for name in args.name:

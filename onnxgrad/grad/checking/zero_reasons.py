@@ -18,7 +18,7 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad.checking.looks import Checked
 from onnxgrad.grad.checking.report import HIDDEN, ValueCheck
 from onnxgrad.grad.checking.vectors import flat, shaped
-from onnxgrad.grad.registry import RULES
+from onnxgrad.grad.registry import rule_for
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import copy_of, every_node, graphs_of
 from onnxgrad.ir.storage.shared_weights import Files
@@ -117,7 +117,7 @@ class _Stillness:
         return np.asarray(self.before[node.output[0]]).shape
 
     def _why(self, node: NodeProto, changed: Collection[str]) -> str:
-        op, rule = node.op_type, RULES.get((domains.canonical(node.domain), node.op_type))
+        op, rule = node.op_type, rule_for(domains.canonical(node.domain), node.op_type)
         values = [self.before.get(name) for name in node.output if name]
         if (rule is not None and rule.kind == "zero") or not any(map(_is_float, values)):
             return f"{op} has no gradient:"

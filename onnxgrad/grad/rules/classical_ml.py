@@ -12,6 +12,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import body, vjp, vjp_all, zero
 from onnxgrad.grad.rules._common import in_dtype_of, pad
+from onnxgrad.grad.rules.gather import gather
 from onnxgrad.grad.sequences import nested
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant, emit, emit_with_blocks
@@ -21,14 +22,6 @@ from onnxgrad.ir.var import Var
 
 _DOMAIN = "ai.onnx.ml"
 
-zero(
-    *(
-        f"{_DOMAIN}::{name}"
-        for name in ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "Binarizer")
-    ),
-    notes="steps",
-)
-
 
 def _scaler(g: Var, y: Var, x: Var, scale: tuple[float, ...] | None = None) -> Var:
     """(x - offset) * scale, with one scale or one per column."""
@@ -36,7 +29,10 @@ def _scaler(g: Var, y: Var, x: Var, scale: tuple[float, ...] | None = None) -> V
     return each if x.dtype == each.dtype else op.CastLike(each, x)
 
 
-vjp(f"{_DOMAIN}::Scaler", _scaler)
+def _array_feature_extractor(g: Var, y: Var, data: Var, at: Var) -> Var:
+    """Elements along the last axis, for places of any number and shape; a vector is one row."""
+    g = op.Reshape(g, [-1]) if data.rank == 1 else g
+    return gather(g, y, data, op.Reshape(at, [-1]), -1)
 
 
 def _linear_regressor(
@@ -58,9 +54,6 @@ def _linear_regressor(
         x = op.Cast(x, to=1)
     product = x @ constant(matrix)
     return product if intercepts is None else product + constant(np.asarray(intercepts, np.float32))
-
-
-body(f"{_DOMAIN}::LinearRegressor", _linear_regressor, notes="without post_transform")
 
 
 # ---- classes, rows and columns -------------------------------------------------------------------
@@ -106,13 +99,6 @@ def _linear_classifier(
     return part @ constant(matrix)
 
 
-vjp(
-    f"{_DOMAIN}::LinearClassifier",
-    _linear_classifier,
-    notes="scores only; without PROBIT",
-)
-
-
 def _normalizer(g: Var, y: Var, x: Var, norm: str) -> Var:
     """Rows divided by their largest element, their sum of absolute values, or their length."""
     x = in_dtype_of(x, g)
@@ -129,21 +115,11 @@ def _normalizer(g: Var, y: Var, x: Var, norm: str) -> Var:
     return op.Where(is_zero, 0.0, inner / op.Where(is_zero, 1.0, size))
 
 
-vjp(
-    f"{_DOMAIN}::Normalizer",
-    _normalizer,
-    notes="0 where the norm is 0; equal maxima share the adjoint evenly",
-)
-
-
 def _imputer(g: Var, y: Var, x: Var, replaced_value_float: float = 0.0) -> Var:
     """x, or a constant where x equals the value that marks a missing one"""
     if np.isnan(replaced_value_float):
         return op.Where(op.IsNaN(x), 0.0, g)
     return op.Where(op.Equal(x, replaced_value_float), 0.0, g)
-
-
-vjp(f"{_DOMAIN}::Imputer", _imputer, notes="0 where a value is imputed")
 
 
 def _feature_vectorizer(
@@ -164,13 +140,6 @@ def _fitted(part: Var, x: Var, width: int) -> Var:
     """Returns `part` in the width of x: the operator crops an operand, or adds zeros."""
     missing = op.Shape(x, start=1, end=2) - np.array([width], np.int64)
     return pad(part, op.Concat([0, 0, 0], missing, axis=0))
-
-
-vjp_all(
-    f"{_DOMAIN}::FeatureVectorizer",
-    _feature_vectorizer,
-    notes="operand widths equal inputdimensions",
-)
 
 
 def _svm_regressor(
@@ -222,9 +191,6 @@ def _similar(
         return product
     bent = product * gamma + shift
     return op.Tanh(bent) if kernel_type == "SIGMOID" else op.Pow(bent, float(degree))
-
-
-body(f"{_DOMAIN}::SVMRegressor", _svm_regressor, notes="without post_transform and one_class")
 
 
 def _svm_classifier(
@@ -328,8 +294,42 @@ def _slopes(q: Var, p: Var) -> Var:
     return along - op.ReduceSum(p * along, [1], keepdims=1)
 
 
-body(
-    f"{_DOMAIN}::SVMClassifier",
-    _svm_classifier,
-    notes="scores only; without PROBIT, and of two classes or more",
-)
+def register() -> None:
+    """Registers the rules of the domain."""
+    zero(
+        *(
+            f"{_DOMAIN}::{name}"
+            for name in (
+                "TreeEnsemble",
+                "TreeEnsembleClassifier",
+                "TreeEnsembleRegressor",
+                "Binarizer",
+            )
+        ),
+        notes="steps",
+    )
+    vjp(f"{_DOMAIN}::Scaler", _scaler)
+    vjp(f"{_DOMAIN}::ArrayFeatureExtractor", _array_feature_extractor)
+    body(f"{_DOMAIN}::LinearRegressor", _linear_regressor, notes="without post_transform")
+    vjp(
+        f"{_DOMAIN}::LinearClassifier",
+        _linear_classifier,
+        notes="scores only; without PROBIT",
+    )
+    vjp(
+        f"{_DOMAIN}::Normalizer",
+        _normalizer,
+        notes="0 where the norm is 0; equal maxima share the adjoint evenly",
+    )
+    vjp(f"{_DOMAIN}::Imputer", _imputer, notes="0 where a value is imputed")
+    vjp_all(
+        f"{_DOMAIN}::FeatureVectorizer",
+        _feature_vectorizer,
+        notes="operand widths equal inputdimensions",
+    )
+    body(f"{_DOMAIN}::SVMRegressor", _svm_regressor, notes="without post_transform and one_class")
+    body(
+        f"{_DOMAIN}::SVMClassifier",
+        _svm_classifier,
+        notes="scores only; without PROBIT, and of two classes or more",
+    )

@@ -161,15 +161,6 @@ vjp(
 )
 
 
-vjp(
-    "ai.onnx.ml::ArrayFeatureExtractor",
-    # along the last axis, for places of any number and shape; a vector counts as one row
-    lambda g, y, data, at: gather(
-        op.Reshape(g, [-1]) if data.rank == 1 else g, y, data, op.Reshape(at, [-1]), -1
-    ),
-)
-
-
 def _gather_nd(g: Var, y: Var, data: Var, indices: Var, batch_dims: int) -> Var:
     """Gathers the numbers of data's elements to find the place of each element of g."""
     count = op.Range(np.int64(0), op.Size(data), np.int64(1))
