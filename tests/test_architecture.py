@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from onnxgrad import extensions
 from tests.helpers import ROOT
 
 PACKAGE = ROOT / "onnxgrad"
@@ -268,6 +270,57 @@ def test_our_own_modules_are_imported_at_the_top() -> None:
         if name.split(".")[0] == "onnxgrad"
     }
     assert late == LATE
+
+
+def reaches_for_plugins(path: Path, package: Path = PACKAGE) -> list[str]:
+    """Imports of the folder of plug-ins from outside, also those for types, and names of its modules in texts."""
+    if path.relative_to(package).parts[0] == "plugins":
+        return []
+    names = [name for _, name in imported_modules(path, package)]
+    names += [
+        node.value
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return [name for name in names if re.match(r"onnxgrad\.plugins\b", name)]
+
+
+def test_nothing_imports_a_plugin() -> None:
+    """Plug-ins are found by name, through `extensions`, as those of users are."""
+    assert [(str(f.relative_to(PACKAGE)), n) for f in files() for n in reaches_for_plugins(f)] == []
+
+
+def test_every_entry_point_of_ours_is_there() -> None:
+    entries = [
+        (group, name, place)
+        for group, points in extensions._table().items()
+        for name, place in points.items()
+    ]
+    assert [name for _, name, place in entries if not place.startswith("onnxgrad.plugins.")] == []
+    assert all(
+        extensions.plugged(group.removeprefix("onnxgrad."), name) for group, name, _ in entries
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "line", "found"),
+    [
+        ("jobs/a.py", "from onnxgrad.plugins import place", True),
+        ("jobs/a.py", "def f():\n    import onnxgrad.plugins.place", True),
+        ("jobs/a.py", "from onnxgrad import plugins", True),
+        ("__init__.py", "from .plugins.place import place", True),
+        ("cli/a.py", "import_module('onnxgrad.plugins.place')", True),
+        ("cli/a.py", "if TYPE_CHECKING:\n    from onnxgrad.plugins.place import place", True),
+        ("plugins/a.py", "from onnxgrad.plugins.place import place", False),
+        ("cli/a.py", "'those of onnxgrad.plugins are found by name'", False),
+        ("cli/a.py", "from onnxgrad.extensions import plugged", False),
+    ],
+)
+def test_the_finder_of_plugins(tmp_path: Path, where: str, line: str, found: bool) -> None:
+    path = tmp_path / where
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line, encoding="utf-8")
+    assert bool(reaches_for_plugins(path, tmp_path)) is found
 
 
 def test_no_heavy_import_at_module_level() -> None:
