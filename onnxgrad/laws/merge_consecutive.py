@@ -180,14 +180,14 @@ def gather_of_gather(x: Var, i: Var, j: Var, p: int, q: int, root: Binding) -> A
 )
 def slice_of_slice(x: Var, inner: Binding, root: Binding) -> Any:
     """x[a:b, ...][..., c:d] = x[a:b, ..., c:d], for constant bounds along different axes"""
-    first, second = (_sliced(slice_, x.rank) for slice_ in (inner, root))
+    first, second = (sliced(slice_, x.rank) for slice_ in (inner, root))
     if first is None or second is None:
         return decline("a bound is computed, or the axes are unknown")
     decline_if(not set(first[2]).isdisjoint(second[2]), "both cut one axis")
     return op.Slice(x, *(np.array([*p, *q], np.int64) for p, q in zip(first, second, strict=True)))
 
 
-def _sliced(b: Binding, rank: int | None) -> list[list[int]] | None:
+def sliced(b: Binding, rank: int | None) -> list[list[int]] | None:
     """The starts, ends, axes (not negative) and steps of a Slice, if all are constant."""
     given = [b.operand(k) for k in range(1, 5)]
     vectors = [None if v is None else v.ints for v in given]

@@ -91,16 +91,18 @@ def same_shape_result(x: Var, y: Var, root: Binding) -> Any:
 def _keeps_each(x: Var, target: Var, root: Binding) -> bool:
     """Whether each size is equal, not just named alike. Either at most one size is symbolic and
     none is 0, so that the number of elements determines it. Or the target specifies each size: 0
-    copies a size, and one -1 is the size that is left.
+    copies a size unless `allowzero` is set, and one -1 is the size that is left (with `allowzero`
+    the operator fails where it stands beside a 0).
     """
     shape = x.shape or ()
     if 0 not in shape and sum(not isinstance(d, int) for d in shape) <= 1:
         return True
     wanted = sizes(target)
-    if wanted is None or len(wanted) != len(shape) or root.attr("allowzero", 0):
+    if wanted is None or len(wanted) != len(shape):
         return False
+    inferred = (-1,) if root.attr("allowzero", 0) else (-1, 0)
     return wanted.count(-1) <= 1 and all(
-        w in (d, -1, 0) for w, d in zip(wanted, shape, strict=True)
+        w == d or w in inferred for w, d in zip(wanted, shape, strict=True)
     )
 
 

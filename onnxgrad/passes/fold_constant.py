@@ -5,7 +5,7 @@ rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, ClassVar
@@ -121,9 +121,9 @@ class _Budget:
         """Whether that many bytes are left. Always true if the file becomes no larger."""
         return growth <= 0 or growth <= self.limit - self.trace.grown
 
-    def takes(self, v: Var) -> bool:
-        """Whether constants of this dtype may be created at all."""
-        return self.floats or v.dtype not in FLOAT_DTYPES
+    def takes(self, b: Binding) -> bool:
+        """Whether constants of the dtypes of its results may be created at all."""
+        return self.floats or all(v.dtype not in FLOAT_DTYPES for v in _results(b))
 
     def pays(self, growth: int) -> bool:
         """Whether a folding that adds `growth` bytes is allowed. If so, deducts them."""
@@ -146,6 +146,8 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
         # cheap checks first: this loop visits every binding of the model
         if not (constant or _may_hold_sizes(b)) or b not in block.bindings or not _foldable(b):
             continue
+        if len(b.outputs) > 1:
+            continue
         if constant and _size(b) is None:
             _type_again(b)
         array = _known_sizes(b.out, known)
@@ -156,8 +158,8 @@ def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
             and (b in together or budget.has(_growth(b)))
         ):
             array = evaluate(b)
-        if array is not None and budget.takes(b.out) and (b in together or budget.pays(_growth(b))):
-            _replace(b, array, trace)
+        if array is not None and budget.takes(b) and (b in together or budget.pays(_growth(b))):
+            _replace(b, {b.out: array}, trace)
 
 
 def _paid_together(block: BindingBlock, budget: _Budget) -> set[Binding]:
@@ -166,7 +168,7 @@ def _paid_together(block: BindingBlock, budget: _Budget) -> set[Binding]:
     """
 
     def foldable(b: Binding) -> bool:
-        return b.op in EVALUATED and _foldable(b) and _size(b) is not None and budget.takes(b.out)
+        return b.op in EVALUATED and _foldable(b) and _size(b) is not None and budget.takes(b)
 
     found: set[Binding] = set()
     for group in sharing_constants(block, foldable):
@@ -273,9 +275,11 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
         if size is not None and size <= _LARGEST_STEP:
             folded[b] = None
     wanted = [
-        b for b in folded if any(u not in folded or not budget.takes(u.out) for u in b.out.users)
+        b
+        for b in folded
+        if any(u not in folded or not budget.takes(u) for v in _results(b) for u in v.users)
     ]
-    wanted = [b for b in wanted if budget.takes(b.out) and budget.pays(_growth(b))]
+    wanted = [b for b in wanted if budget.takes(b) and budget.pays(_growth(b))]
     if wanted and not trace.stopped:
         try:
             values = values_of(block, list(folded), wanted, budget.deadline)
@@ -283,10 +287,13 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
         except RuntimeMissing as missing:
             trace.notes[f"some constants stay as they are: {missing}"] = None
             return
-        for b, value in values:
-            if isinstance(value, np.ndarray) and not trace.stopped:
-                trace.rounded = trace.rounded or value.dtype.kind not in "biu"
-                _replace(b, value, trace)
+        moves = all(b.op in MOVES for b in folded)
+        for b, found in values:
+            arrays = {v: a for v, a in found.items() if isinstance(a, np.ndarray)}
+            if len(arrays) == len(found) and not trace.stopped:
+                rounds = any(a.dtype.kind not in "biu" for a in arrays.values())
+                trace.rounded = trace.rounded or (rounds and not moves)
+                _replace(b, arrays, trace)
 
 
 def _foldable(b: Binding) -> bool:
@@ -297,19 +304,25 @@ def _foldable(b: Binding) -> bool:
         and not b.blocks
         and not b.has_refs
         and not is_barrier(b)
-        and len(b.outputs) == 1
-        and b.outputs[0] is not None
-        and not b.outputs[0].returned
+        and any(v is not None for v in b.outputs)
+        and not any(v is not None and v.returned for v in b.outputs)
     )
 
 
+def _results(b: Binding) -> list[Var]:
+    """The results that something reads."""
+    return [v for v in b.outputs if v is not None and v.use_count]
+
+
 def _size(b: Binding) -> int | None:
-    return None if b.out.dtype == TensorProto.STRING else byte_count(b.out.type)
+    """The bytes of the results; None if they are unknown, and for strings."""
+    sizes = [None if v.dtype == TensorProto.STRING else byte_count(v.type) for v in _results(b)]
+    return None if None in sizes else sum(n or 0 for n in sizes)
 
 
 def _growth(b: Binding) -> int:
-    """Bytes the file gains: the result, less the node and the constants that nothing else reads."""
-    dying: int = b.node.ByteSize() - len(b.out.name)
+    """Bytes the file gains: the results, less the node and the constants that only it reads."""
+    dying: int = b.node.ByteSize() - sum(len(v.name) for v in _results(b))
     for v in {
         v
         for v in b.inputs
@@ -319,9 +332,11 @@ def _growth(b: Binding) -> int:
     return (_size(b) or 0) - dying
 
 
-def _replace(b: Binding, array: Array, trace: Trace) -> None:
-    trace.rounded = trace.rounded or (array.dtype.kind not in "biu" and b.op not in MOVES)
-    trace.fired("fold_constant", str(b), [b.out.name])
+def _replace(b: Binding, arrays: Mapping[Var, Array], trace: Trace) -> None:
+    rounds = any(a.dtype.kind not in "biu" for a in arrays.values()) and b.op not in MOVES
+    trace.rounded = trace.rounded or rounds
+    trace.fired("fold_constant", str(b), [v.name for v in arrays])
     with emitting(b.block, sources=[b], made_by="fold_constant"):
-        b.block.replace(b.out, constant(array, name=f"{b.out.name}_folded"))
+        for v, array in arrays.items():
+            b.block.replace(v, constant(array, name=f"{v.name}_folded"))
     b.block.remove_unused([b])

@@ -86,9 +86,9 @@ _IR = 10
 
 def values_of(
     block: BindingBlock, folded: list[Binding], wanted: list[Binding], deadline: float
-) -> list[tuple[Binding, Value]]:
-    """The results of the `wanted` bindings, except those on which onnxruntime fails, hangs or
-    crashes. `deadline`: latest time, by time.monotonic.
+) -> list[tuple[Binding, dict[Var, Value]]]:
+    """The results of the `wanted` bindings that something reads, except those on which onnxruntime
+    fails, hangs or crashes. `deadline`: latest time, by time.monotonic.
 
     `folded`: the wanted bindings of `block` and their dependencies. Raises RuntimeMissing if
     onnxruntime is not installed.
@@ -99,7 +99,7 @@ def values_of(
         for array in (truncated(b), product_of_zeros(b))
         if array is not None
     }
-    unknown = [b for b in wanted if b.out.name not in known]
+    unknown = [b for b in wanted if b.outputs[0] is None or b.outputs[0].name not in known]
     seconds = deadline - time.monotonic()
     if unknown and seconds <= 0:
         return []
@@ -108,7 +108,10 @@ def values_of(
         if unknown:
             model = _model_of(block, folded, unknown)
             values |= run(model, {}, optimize=False, timeout=seconds)
-        return [(b, values[b.out.name]) for b in wanted]
+        return [
+            (b, {v: values[v.name] for v in b.outputs if v is not None and v.use_count})
+            for b in wanted
+        ]
     except RunFailed:
         if len(wanted) == 1:
             return []  # the model fails at this binding anyway; folding does not report it
@@ -133,8 +136,8 @@ def _model_of(
         array = v.const
         if array is not None:
             graph.initializer.append(numpy_helper.from_array(array, v.name))
-    for b in wanted:
-        graph.output.add(name=b.out.name).type.tensor_type.elem_type = b.out.dtype
+    for v in (v for b in wanted for v in b.outputs if v is not None and v.use_count):
+        graph.output.add(name=v.name).type.tensor_type.elem_type = v.dtype
     # folded operators are of the default domain
     imports = [onnx.helper.make_opsetid("", block.opsets[""])]
     return onnx.ModelProto(ir_version=_IR, graph=graph, opset_import=imports)

@@ -54,6 +54,7 @@ from onnxgrad.laws.flatten_products import (
 from onnxgrad.laws.fold_bias import bias_of_product, sum_of_gemms
 from onnxgrad.laws.fold_scale_axis.backward import scale_behind_product
 from onnxgrad.laws.fold_scale_axis.forward import scale_in_front_of_product
+from onnxgrad.laws.joined_parts import JOINED_PARTS
 from onnxgrad.laws.merge_consecutive import CONSECUTIVE, ONCE, where_of_constant
 from onnxgrad.laws.open_if import if_of_constant
 from onnxgrad.laws.quantized.through import quantize_of_dequantize
@@ -70,6 +71,7 @@ from onnxgrad.laws.reorder_gather_matmul import (
     product_of_gathered_matrices,
 )
 from onnxgrad.laws.select_rows import rows_of_result
+from onnxgrad.laws.sequences import SEQUENCES
 from onnxgrad.laws.simplify_arithmetic import (
     NUMBERS,
     SIGNS,
@@ -133,12 +135,13 @@ def merge_consecutive() -> Sequence[Rule]:
     """-(-x) = x, x + -z = x - z, Clip(Relu(x)) = Clip(x), Clip, Concat, Gather twice as one, Conv
     of Pad, Min of Max, Where of Not, Einsum that is a MatMul.
 
-    Also QuantizeLinear of DequantizeLinear, Cast of ConstantOfShape, and rows that are made for a
+    Also Split, Slice and Gather of a Concat, Concat of a Split, sequences whose elements are known,
+    QuantizeLinear of DequantizeLinear, Cast of ConstantOfShape, and rows that are made for a
     MatMul. Exact: the same bits for every value, but for the sign of a NaN, and of a zero that Max
     compares with the other zero.
     """
     products = [product_of_rows, einsum_of_one, einsum_of_two]
-    return [*SIGNS, *CONSECUTIVE, *products, quantize_of_dequantize]
+    return [*SIGNS, *CONSECUTIVE, *JOINED_PARTS, *SEQUENCES, *products, quantize_of_dequantize]
 
 
 @rule_pass(rounds=True)

@@ -328,3 +328,24 @@ def test_the_settled_reshape_computes_the_same() -> None:
     for rows in (0, 1, 3):
         x = np.arange(rows * 6, dtype=np.float32).reshape(rows, 3, 2)
         np.testing.assert_array_equal(run(done.after, {"x": x})["y"], x.reshape(rows, 6))
+
+
+@pytest.mark.parametrize(
+    ("body", "ops"),
+    [
+        ("p, q = Split<axis=1>(w, k) a = Add(x, p) o = Mul(a, q)", ["Add", "Mul"]),
+        ("p, q = TopK(w, two) f = Cast<to=1>(q) a = Add(x, p) o = Mul(a, f)", ["Add", "Mul"]),
+        ("p, q = TopK(x, two) o = Mul(p, p)", ["TopK", "Mul"]),
+        ("p, q = Split<axis=1>(w, k) o = Mul(x, q)", ["Mul"]),
+    ],
+)  # fmt: skip
+def test_operators_with_several_results(body: str, ops: list[str]) -> None:
+    values = {**weights(w=(3, 4)), "k": np.array([2, 2]), "two": np.array([2])}
+    done = folded(f"g (float[3,2] x) => (float[3,2] o) {{ {body} }}", values)
+    assert done.ops == ops
+    assert done.trace.rounded is ("TopK(w" in body)
+
+
+def test_a_result_that_is_an_output_keeps_its_operator() -> None:
+    text = "g (float[3,2] x) => (float[3,2] p, float[3,2] o) { p, q = Split<axis=1>(w, k) o = Mul(x, q) }"
+    assert folded(text, {**weights(w=(3, 4)), "k": np.array([2, 2])}).ops == ["Split", "Mul"]

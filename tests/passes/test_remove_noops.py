@@ -223,6 +223,29 @@ def test_reshape_of_reshape_to_open_sizes(sizes: str, options: str, left: int) -
     assert_same_results(done, exact=True)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "options", "left"),
+    [
+        ("a, b, m", "", 0),
+        ("a, b, m", "<allowzero = 1>", 0),  # fails where a size beside -1 is 0
+        ("zero, zero, m", "", 0),
+        ("zero, zero, m", "<allowzero = 1>", 1),
+        ("m, b, m", "<allowzero = 1>", 1),
+        ("b, a, m", "<allowzero = 1>", 1),
+    ],
+)
+def test_reshape_to_its_own_open_sizes(sizes: str, options: str, left: int) -> None:
+    """As exporters write x.reshape(b, c, -1)."""
+    text = f"""g (float[A,B,C] x) => (float[] o) {{ s = Shape(x) a = Gather(s, zero) b = Gather(s, n) h = Neg(x)
+      t = Concat<axis = 0>({sizes}) z = Reshape{options}(h, t) o = Relu(z) }}"""
+    done = apply(
+        model_of(text, {"zero": i64(0), "n": i64(1), "m": i64(-1)}), "remove-noops,remove-unused"
+    )
+    assert done.ops.count("Reshape") == left
+    if left == 0:
+        assert_same_results(done, exact=True)
+
+
 def test_outputs_keep_their_names_and_types() -> None:
     for text in (
         "g (float[2] x) => (float[2] o) { o = Identity(x) }",
