@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from onnxgrad.grad.registry import LOOKED_FOR, RULES
+from onnxgrad.laws.bodies.table import BODIES
 from onnxgrad.options import known_keywords
 from onnxgrad.passes.base import PASSES
 from onnxgrad.verify.reference.kernels import KERNELS, WHY
@@ -30,7 +31,7 @@ def temporary_rules() -> Iterator[None]:
             with onnxgrad.temporary_rules():
                 yield
     """
-    tables: list[dict[Any, Any]] = [RULES, LOOKED_FOR, PASSES, KERNELS, WHY, OWN, LIBRARIES]
+    tables: list[dict[Any, Any]] = [RULES, LOOKED_FOR, BODIES, PASSES, KERNELS, WHY, OWN, LIBRARIES]
     before = [dict(table) for table in tables]
     try:
         yield

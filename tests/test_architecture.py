@@ -74,6 +74,8 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/edit.py", "onnxgrad.jobs.float16.float16"),
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_sizes"),
+    # operators of com.microsoft that `--inline` names
+    ("passes/inline.py", "onnxgrad.laws.bodies.table.BODIES"),
     ("cli/commands/optimize.py", "onnxgrad.report.html.optimized.optimized_page"),
 })  # fmt: skip
 # classes that refer to each other by nature: the only circle that imports under TYPE_CHECKING may close

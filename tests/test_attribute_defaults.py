@@ -23,11 +23,11 @@ OTHERS = {
     ("laws/remove_noops.py", "num_outputs"), ("laws/quantized/legalize.py", "transA"),
     ("ir/protobufs.py", "offset"), ("ir/storage/external_data.py", "offset"),
     ("train/engines/session.py", "offset"), ("ir/emission/emit.py", "to"),
-    ("ir/type_inference/symbolic_shapes.py", "n_targets"), ("grad/rules/onnxruntime/fused.py", "activation"),
+    ("ir/type_inference/symbolic_shapes.py", "n_targets"), ("laws/bodies/fused.py", "activation"),
     ("laws/composites/lower_composites.py", "epsilon"), ("verify/exact/kernels/products.py", "epsilon"),
     # of onnxruntime's operators
-    ("grad/rules/onnxruntime/quantized.py", "transB"), ("grad/rules/onnxruntime/quantized.py", "block_size"),
-    ("grad/rules/onnxruntime/experts.py", "activation_alpha"),
+    ("laws/bodies/quantized.py", "transB"), ("laws/bodies/quantized.py", "block_size"),
+    ("laws/bodies/experts.py", "activation_alpha"),
 }  # fmt: skip
 
 

@@ -65,6 +65,10 @@ HOMES: dict[str, dict[str, str]] = {
     },
     "operators of one family, in one file": {
         "grad/rules/recurrent/lstm": "grad/rules/recurrent/test_rnn",
+        "grad/rules/onnxruntime": "laws/bodies/test_table",
+        "laws/bodies/calls": "laws/bodies/test_lowering",
+        "laws/bodies/diffusion": "laws/bodies/test_table",
+        "laws/bodies/quantized": "laws/bodies/test_table",
     },
     "what only a whole run of `onnxgrad ci` shows to work": {
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -40,6 +41,8 @@ from onnxgrad.ir.function_bodies import (
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.calls import Builder, build
+from onnxgrad.laws.bodies.table import BODIES
 from onnxgrad.laws.constant_values import folded
 from onnxgrad.wording import option
 
@@ -184,11 +187,13 @@ def _apply(site: Site, done: Batched, along: str, captures: bool) -> list[Bindin
 
 
 def _opened(site: Site, bodies: bool) -> list[Binding]:
-    """The bindings of a formula for an operator, or of the body of its schema, in its place; none
-    if there is none that fits.
+    """The bindings of a formula for an operator, or of its body from the schema or the table of
+    bodies, in its place; none if there is none that fits.
     """
-    b, block = site.binding, site.binding.block
-    rule, before = OPENED.get((b.domain, b.op)), set(block.bindings)
+    b, block, key = site.binding, site.binding.block, (site.binding.domain, site.op)
+    rule, before, of_schema = OPENED.get(key), set(block.bindings), has_schema_body(b)
+    if rule is None and bodies and not of_schema and key in BODIES:
+        rule = partial(_by_body, BODIES[key][0])
     try:
         if rule is not None:
             with site.in_one_row(), refusing_types():
@@ -197,7 +202,7 @@ def _opened(site: Site, bodies: bool) -> list[Binding]:
                 if old is not None and new is not None:
                     block.replace(old, new)
             block.remove_unused([b])
-        elif bodies and has_schema_body(b):
+        elif bodies and of_schema:
             body = body_of(b)
             if conflict(b, body) or wrong_shape(b, body):
                 return []
@@ -209,18 +214,37 @@ def _opened(site: Site, bodies: bool) -> list[Binding]:
     return [new for new in block.bindings if new not in before]
 
 
+def _by_body(builder: Builder, site: Site) -> list[Var | None]:
+    """Emits the body of the table. Raises Refused if the body contains the operator, or a loop over
+    rows that have no axis of their own: then a Scan of the call is better.
+    """
+    b, before = site.binding, set(site.binding.block.bindings)
+    made = build(builder, b)
+    for new in b.block.bindings:
+        loops = bool(new.blocks) and not site.sizes_at.mapped
+        if new not in before and (loops or (new.domain, new.op) == (b.domain, b.op)):
+            raise Refused("its body has loops, or itself")
+    return made
+
+
 def _deeper(site: Site, done: Batched, first: Refused, second: Refused) -> list[Binding]:
-    """The nodes that an operator without a rule consists of; else a Scan of it."""
+    """The nodes that an operator without a rule consists of; else a Scan of it. Rows that are not
+    mapped are followed into a body only if a Scan is refused.
+    """
     site.restart()
-    if done.mapped and (made := _opened(site, done.branches)):
-        done.shifted[f"{site.op}: {first}: by its formula"] += 1
-        return made
+    made = _opened(site, done.branches) if done.mapped else []
     try:
-        by_rows(site)
+        if not made:
+            by_rows(site)
+            done.scanned[f"{site.op}: {first if str(second) == NO_RULE else second}"] += 1
+            return []
     except Refused as third:
-        raise Refused(f"{first}; {second}; {third}") from None
-    done.scanned[f"{site.op}: {first if str(second) == NO_RULE else second}"] += 1
-    return []
+        bodies = (site.binding.domain, site.op) in BODIES and not done.mapped
+        made = _opened(site, done.branches) if bodies else []
+        if not made:
+            raise Refused(f"{first}; {second}; {third}") from None
+    done.shifted[f"{site.op}: {first}: by its formula"] += 1
+    return made
 
 
 def _in_place(site: Site, captures: bool) -> None:

@@ -13,6 +13,7 @@ from onnxgrad.grad.registry import INTERNAL, GradientRule, find, rules
 
 _FLOATS = frozenset({"tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"})
 _HERE = __name__.rpartition(".")[0] + "."
+_PACKAGE = __name__.partition(".")[0] + "."
 _KINDS = {"vjp": "rule", "vjp_all": "rule", "vjp_blocks": "rule", "zero": "zero", "body": "rule"}
 
 
@@ -46,8 +47,9 @@ def coverage() -> Iterator[Coverage]:
 
 def _by(rule: GradientRule, since: int) -> Coverage:
     file = rule.module
-    if file.startswith(_HERE):
-        file = file.removeprefix(_HERE).replace(".", "/") + ".py"
+    if file.startswith(_PACKAGE):
+        place = file.removeprefix(_HERE).removeprefix(_PACKAGE)
+        file = place.replace(".", "/") + ".py"
     return Coverage(rule.name, since, _KINDS[rule.kind], rule.notes, file)
 
 

@@ -49,9 +49,8 @@ def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
     Raises InputError for a parameter that is not an attribute or input of the operator.
     """
     inputs, attributes, variadic = formal_names(rule.domain, rule.op)
-    parameters = list(inspect.signature(rule.formulas[index] or rule.formula).parameters.values())[
-        0 if rule.kind == "body" else 2 :
-    ]
+    formula = rule.formulas[index] or rule.formula
+    parameters = list(inspect.signature(formula).parameters.values())[2:]
     result: list[Parameter] = []
     if rule.kind == "vjp_all":
         result.append(Parameter("operands"))
@@ -65,7 +64,7 @@ def parameters_of(rule: GradientRule, index: int) -> tuple[Parameter, ...]:
             p.name in attributes
             or rule.kind == "vjp_all"
             or p.kind is p.KEYWORD_ONLY
-            or (inputs is None and rule.kind != "body" and operands >= len(rule.formulas))
+            or (inputs is None and operands >= len(rule.formulas))
         ):
             result.append(Parameter("attribute", p.name, default=default))
         else:
@@ -180,23 +179,6 @@ def partials(
             )
         answer[i] = found
     return answer
-
-
-def build_body(rule: GradientRule, binding: Binding) -> list[Var | None]:
-    """Emits the body of a call. Returns one value per output, None for an omitted output.
-
-    Raises InputError if the rule does not compute an output that the call has.
-    """
-    arguments, named = _arguments(rule, 0, binding, ())
-    found = rule.formula(*arguments, **named)
-    results = list(found) if isinstance(found, tuple) else [found]
-    results += [None] * (len(binding.outputs) - len(results))
-    for out, result in zip(binding.outputs, results):
-        if out is not None and not isinstance(result, Var):
-            raise InputError(
-                f"the body of {rule.name} does not compute '{out.name}' of '{binding}'"
-            )
-    return [None if out is None else result for out, result in zip(binding.outputs, results)]
 
 
 def _arguments(

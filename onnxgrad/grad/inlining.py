@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.formulas import build_body
 from onnxgrad.grad.kernel_types import learn_ranks, learn_types
 from onnxgrad.grad.paths import influenced, paths_of, reaching
 from onnxgrad.grad.registry import GradientRule, naming, rule_of
@@ -32,6 +31,7 @@ from onnxgrad.ir.program import FunctionKey
 from onnxgrad.ir.type_inference.per_binding import retype
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.calls import lower
 from onnxgrad.laws.constant_values import folded
 
 # opening stops at this size: if each function of a chain calls the next one twice, every level
@@ -159,21 +159,14 @@ def open_call(binding: Binding) -> None:
 
 def _open_registered(rule: GradientRule, binding: Binding) -> None:
     """Replaces the call by the bindings that a `body` rule emits."""
-    block = binding.block
     if any(v is not None and v.type is None for v in binding.inputs):
         # onnx cannot type the operator before this one, but its opened body may have types
-        retype(block)
-    with (
-        emitting(block, share=True, sources=(binding,), made_by=f"body of {rule.name}"),
-        naming(rule, binding),
-    ):
-        results = build_body(rule, binding)
-    for out, new in zip(list(binding.outputs), results):
-        if out is not None and new is not None:
-            block.replace(out, new)
-            if new.definition is not None and not contradict(new.type, out.type):
-                with_type_of(new, out)
-    block.remove(binding)
+        retype(binding.block)
+    with naming(rule, binding):
+        stands = lower(binding, rule.formula)
+    for out, new in stands.items():
+        if new.definition is not None and not contradict(new.type, out.type):
+            with_type_of(new, out)
 
 
 def _refuse_recursion(binding: Binding, start: FunctionKey) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from onnx import helper
 
 from onnxgrad.errors import OnnxgradError
-from onnxgrad.grad.formulas import build_body
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir.attributes import RefAttr, schema
 from onnxgrad.ir.binding import Binding
@@ -23,6 +22,7 @@ from onnxgrad.ir.type_inference.implied_ranks import imply_ranks
 from onnxgrad.ir.type_inference.per_binding import retype_bodies, type_again
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, Dim, Shape, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.calls import build
 from onnxgrad.verify.reference.kernels import KERNELS, Call
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 
@@ -128,7 +128,7 @@ def _learn(b: Binding) -> None:
     before = set(b.block.bindings)
     try:
         with emitting(b.block, sources=(b,), made_by="types"):
-            types = [None if v is None else v.type for v in build_body(rule, b)]
+            types = [None if v is None else v.type for v in build(rule.formula, b)]
     except OnnxgradError:  # which the walk reports if the gradient needs the operator
         types = []
     b.block.remove_unused([made for made in b.block.bindings if made not in before])

@@ -19,6 +19,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import NUMERIC
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.table import BODIES
 from onnxgrad.laws.quantized.legalize import LAWS
 from onnxgrad.options import known_keywords
 from onnxgrad.wording import option
@@ -197,7 +198,7 @@ def body(name: str, builder: Formula, **options: Unpack[Declaration]) -> None:
     Positional parameters are operands (None if omitted), keyword-only ones attributes, `binding` is
     the call. The builder returns the result, or a tuple with one per output (None: not computed).
     Between requested values and target, the emitted body replaces the call and is differentiated;
-    elsewhere the call stays.
+    elsewhere the call stays. `inline` and `vmap` open the body as well.
 
     >>> from onnxgrad import body, kernel, op
     >>> body("my.domain::Swish", lambda x, *, beta=1.0: x * op.Sigmoid(x * beta))
@@ -206,6 +207,14 @@ def body(name: str, builder: Formula, **options: Unpack[Declaration]) -> None:
     ... g (float[N] x) => (float[N] y) { y = my.domain.Swish <beta = 2.0> (x) }''')
     >>> onnxgrad.check_gradient(model).verdict
     'agrees'
+    """
+    gradient_body(name, builder, **options)
+    BODIES[domains.split_name(name)] = builder, ""
+
+
+def gradient_body(name: str, builder: Formula, **options: Unpack[Declaration]) -> None:
+    """Registers a body for the gradient alone: one that is also in the table of bodies, one that
+    contains the operator, or one whose values may differ in the last digits.
     """
     _register("body", name, (builder,), options)
 

@@ -4,16 +4,13 @@ element by element; the adjoint of an optional is that of its element.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 from onnx import TensorProto
 
-from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.emit import emit_with_blocks, emitting, nested_block
-from onnxgrad.ir.emission.emitter import emitter
+from onnxgrad.ir.emission.emit import emit_with_blocks, nested
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, SequenceType, TensorType, Type
@@ -32,14 +29,6 @@ def is_float(v: Var) -> bool:
     """Whether the value is a floating-point tensor, or a sequence of those."""
     kind = v.type.elem if isinstance(v.type, SequenceType) else v.type
     return isinstance(kind, TensorType) and kind.dtype in FLOAT_DTYPES
-
-
-@contextmanager
-def nested(name: str) -> Iterator[BindingBlock]:
-    """Emits into a new nested block in this context, with the provenance of the outer block."""
-    at, block = emitter(), nested_block(name)
-    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
-        yield block
 
 
 def map_elements(name: str, sequences: Sequence[Var], function: Any, result: Type) -> Var:

@@ -376,6 +376,21 @@ def open_in_place(
     metadata = [(e.key, e.value) for e in binding.node.metadata_props if e.key not in without]
     names = {out: out.name for out in binding.outputs if out is not None}
     opened, stands = splice(binding, body, prefix=prefix, fold=fold)
+    take_names(stands, names, opened)
+    for copy in opened:
+        known = {e.key for e in copy.node.metadata_props}
+        for key, value in metadata:
+            if key not in known:
+                copy.node.metadata_props.add(key=key, value=value)
+    return opened, set(stands.values())
+
+
+def take_names(
+    stands: Mapping[Var, Var], names: Mapping[Var, str], opened: Collection[Binding]
+) -> None:
+    """Gives the values of a body that replaced a call's results the names, and types that they
+    lack, of these. An operand that the body returns keeps its name.
+    """
     copies = set(opened)
     for out, new in stands.items():
         if new.type is None:
@@ -383,12 +398,6 @@ def open_in_place(
         if new.definition in copies and not new.returned:
             out.rename(new.name)
             new.rename(names[out])
-    for copy in opened:
-        known = {e.key for e in copy.node.metadata_props}
-        for key, value in metadata:
-            if key not in known:
-                copy.node.metadata_props.add(key=key, value=value)
-    return opened, set(stands.values())
 
 
 def wrong_shape(binding: Binding, body: Body) -> str | None:

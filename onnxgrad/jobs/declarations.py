@@ -101,7 +101,8 @@ class OptimizeOptions(Proof):
     allow_growth: bool = option(False, "allow `--merge always` to grow the file by more than 10 %")
     inline: Names = option(
         (),
-        "first inline calls of this local function, or of an operator that has a function body",
+        "first inline calls of this local function, or of an operator with a body: in its schema, "
+        "of com.microsoft, or registered",
         metavar="NAME",
         toml=None,
     )

@@ -24,11 +24,13 @@ from onnxgrad.ir.function_bodies import (
     functions_callees_first,
     has_schema_body,
     open_in_place,
+    take_names,
     wrong_shape,
 )
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.calls import Builder, lower
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.outlined_functions import (
@@ -56,7 +58,8 @@ class Inline(Pass):
 
     A function is inlined if its metadata has `onnxgrad.inline=1` or if `names` matches it (names or
     patterns separated by spaces: `f`, `domain::f`, `*`), unless it is recursive or calls a function
-    that is not inlined. `names` may also name an operator whose schema has a function body.
+    that is not inlined. `names` may also name an operator with a body: one whose schema has a
+    function, most of com.microsoft, and those with a body of the caller's (`onnxgrad.body`).
     `max_nodes` bounds the result before anything is expanded.
     """
 
@@ -78,6 +81,8 @@ class Inline(Pass):
                     f"max_nodes={self.max_nodes}: name fewer functions, or raise the bound"
                 )
         before = reachable(program)
+        bindings = (b for block in program.blocks() for b in block.bindings)
+        opened = [b.domain for b in bindings if b.domain and _is_named(b, self.names.split())]
         inlined = set(order)
         others = (block for key, block in program.functions.items() if key not in inlined)
         for block in [*(program.functions[key] for key in order), *others, program.main]:
@@ -87,7 +92,7 @@ class Inline(Pass):
         gone = [key for key in order if key in before and key not in left]
         for key in gone:
             del program.functions[key]
-        for domain in dict.fromkeys(key[0] for key in gone):
+        for domain in dict.fromkeys([*(key[0] for key in gone), *opened]):
             _drop_import(program, domain)
 
     def _inlinable(self, program: Program, trace: Trace) -> list[FunctionKey]:
@@ -137,7 +142,8 @@ class Inline(Pass):
                     continue
                 copies, ends = done
                 opened[b] = copies
-                pending += copies
+                # a body of the caller's may contain its operator
+                pending += [c for c in copies if (c.domain, c.op) != (b.domain, b.op)]
                 members = origins(b.node)
                 if members is not None and len(members) == len(copies):
                     found.update(zip(copies, members, strict=True))
@@ -172,7 +178,28 @@ def _is_named(b: Binding, patterns: list[str]) -> bool:
     named = any(
         fnmatchcase(form, p) for p in patterns if p != "*" for form in (b.op, f"{b.domain}::{b.op}")
     )
-    return named and not b.has_refs and has_schema_body(b)
+    return named and not b.has_refs and (has_schema_body(b) or _builder(b) is not None)
+
+
+def _builder(b: Binding) -> Builder | None:
+    """Returns what emits the body of an operator in the table of bodies."""
+    from onnxgrad.laws.bodies.table import BODIES
+
+    found = None if called(b) or has_schema_body(b) else BODIES.get((b.domain, b.op))
+    return None if found is None else found[0]
+
+
+def _lower(b: Binding, builder: Builder, trace: Trace) -> tuple[list[Binding], set[Var]]:
+    """Replaces a call by its body of the table. Raises InputError if the call stays."""
+    where, block, names = str(b), b.block, {v: v.name for v in b.outputs if v is not None}
+    before = set(block.bindings)
+    stands = lower(b, builder)
+    made = [new for new in block.bindings if new not in before]
+    take_names(stands, names, made)
+    trace.of(_RULE).matched += 1
+    trace.rounded = True
+    trace.fired(_RULE, where)
+    return made, set(stands.values())
 
 
 def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
@@ -182,6 +209,8 @@ def _open(b: Binding, trace: Trace) -> tuple[list[Binding], set[Var]] | None:
     where = str(b)
     trace.of(_RULE).tried += 1
     try:
+        if (builder := _builder(b)) is not None:
+            return _lower(b, builder, trace)
         body = body_of(b)
     except InputError as e:
         trace.missed(_RULE, where, str(e))

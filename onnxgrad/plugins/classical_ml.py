@@ -10,12 +10,12 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import body, vjp, vjp_all, zero
-from onnxgrad.grad.rules._common import in_dtype_of, pad
+from onnxgrad.grad.registry import gradient_body, vjp, vjp_all, zero
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules.gather import gather
-from onnxgrad.grad.sequences import nested
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import constant, emit, emit_with_blocks
+from onnxgrad.ir.emission.arithmetic import in_dtype_of
+from onnxgrad.ir.emission.emit import constant, emit, emit_with_blocks, nested
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
@@ -310,7 +310,7 @@ def register() -> None:
     )
     vjp(f"{_DOMAIN}::Scaler", _scaler)
     vjp(f"{_DOMAIN}::ArrayFeatureExtractor", _array_feature_extractor)
-    body(f"{_DOMAIN}::LinearRegressor", _linear_regressor, notes="without post_transform")
+    gradient_body(f"{_DOMAIN}::LinearRegressor", _linear_regressor, notes="without post_transform")
     vjp(
         f"{_DOMAIN}::LinearClassifier",
         _linear_classifier,
@@ -327,8 +327,10 @@ def register() -> None:
         _feature_vectorizer,
         notes="operand widths equal inputdimensions",
     )
-    body(f"{_DOMAIN}::SVMRegressor", _svm_regressor, notes="without post_transform and one_class")
-    body(
+    gradient_body(
+        f"{_DOMAIN}::SVMRegressor", _svm_regressor, notes="without post_transform and one_class"
+    )
+    gradient_body(
         f"{_DOMAIN}::SVMClassifier",
         _svm_classifier,
         notes="scores only; without PROBIT, and of two classes or more",

@@ -29,11 +29,11 @@ from tests.grad.numeric import (
     positive,
     without_rule,
 )
-from tests.grad.rules.onnxruntime.test_onnxruntime import FIRST as ONNXRUNTIME
 from tests.grad.rules.test_sequences import CASES as SEQUENCES
 from tests.grad.rules.test_sequences import graph as sequences
 from tests.grad.test_suite import REFERENCE_ONLY, RUNS, WRT
 from tests.helpers import parse
+from tests.laws.bodies.test_table import FIRST as ONNXRUNTIME
 
 CONTRIB = {"com.microsoft": 1, "ai.onnx.ml": 1}
 IDS = np.array([[1, 0, 2], [3, 3, 1]], np.int32)

@@ -18,11 +18,11 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.inlining import open_calls
 from onnxgrad.grad.paths import has_gradient
-from onnxgrad.grad.sequences import add_up_sequences, nested, zeros_of
+from onnxgrad.grad.sequences import add_up_sequences, zeros_of
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings, clone_sparse
-from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.emission.emit import constant, emitting, nested
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import SequenceType, TensorType, Type
 from onnxgrad.ir.var import Var

@@ -23,10 +23,10 @@ from onnxgrad.grad.control_flow.bodies import (
 )
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.registry import vjp_blocks
-from onnxgrad.grad.sequences import add_up_sequences, element_type, nested, zeros_of
+from onnxgrad.grad.sequences import add_up_sequences, element_type, zeros_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import symbols
 from onnxgrad.ir.type_inference.per_binding import common_type, retype, types_of

@@ -5,14 +5,12 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.errors import InputError
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import in_dtype_of
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, TensorType, element_count
@@ -40,21 +38,6 @@ def widened(v: Var) -> Var:
     return op.Cast(v, to=TensorProto.FLOAT) if v.dtype == TensorProto.BFLOAT16 else v
 
 
-def in_dtype_of(v: Var, like: Var) -> Var:
-    """Returns `v`, cast to the dtype of `like` if the dtypes differ."""
-    return v if v.dtype == like.dtype else op.Cast(v, to=like.dtype)
-
-
-def rank_of(v: Var, binding: Binding) -> int:
-    """Returns the rank of `v`. Raises InputError if the rank is not known."""
-    if v.rank is None:
-        raise InputError(
-            f"the gradient of '{binding}' needs the rank of '{v.name}', which shape inference does "
-            "not know"
-        )
-    return v.rank
-
-
 def ranked(v: Var, rank: int) -> Var:
     """Returns `v`, whose type has this rank if shape inference does not know it."""
     if v.rank is None:
@@ -70,11 +53,6 @@ def around(v: Var, axis: int) -> Var:
     flat = op.Flatten(v, axis=axis)
     size = op.Shape(v, start=axis, end=None if axis == -1 else axis + 1)
     return ranked(op.Reshape(flat, op.Concat([0], size, [-1], axis=0)), 3)
-
-
-def scaled(v: Var, factor: float) -> Var:
-    """Returns v times a number, without a Mul if the number is 1."""
-    return v if factor == 1.0 else v * factor
 
 
 def beside_zeros(product: Var, x: Var, add: Callable[[Var], Var]) -> tuple[Var, Var, Var, Var]:
@@ -171,17 +149,6 @@ def mean_share(g: Var, count: int | Var) -> Var:
     return g * (1.0 / max(count, 1))
 
 
-def from_front(axis: int, rank: int) -> int:
-    """Returns the axis as a non-negative number."""
-    return axis + rank if axis < 0 else axis
-
-
-def plus(first: V, *others: Var | None) -> V:
-    """Returns the sum of the operands that are not None; None if all are."""
-    given = [v for v in (first, *others) if v is not None]
-    return cast(V, reduce(lambda a, b: a + b, given) if given else None)
-
-
 def redirect(out: Var, new: Var) -> None:
     """Redirects the readers of a forward value to `new`, which gets its name."""
     returned = out.returned
@@ -224,11 +191,3 @@ def _pads_of_all(pads: Any, axes: Any, rank: int) -> Any:
             full[places] = given
             return full.tolist()
     return op.ScatterElements(np.zeros(2 * rank, np.int64), places, pads, axis=0)
-
-
-def size_along(v: Var, axis: int) -> Any:
-    """Returns the size of one axis as a vector of length 1, a constant if the size is known."""
-    d = None if v.shape is None else v.shape[axis]
-    if isinstance(d, int):
-        return np.array([d], np.int64)
-    return op.Shape(v, start=axis, end=None if axis == -1 else axis + 1)

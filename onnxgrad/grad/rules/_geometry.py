@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.rules._common import pad, rank_of
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import rank_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

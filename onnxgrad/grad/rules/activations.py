@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from onnxgrad.grad.registry import Formula, vjp, zero
-from onnxgrad.grad.rules._common import in_dtype_of, scaled, widened
+from onnxgrad.grad.rules._common import widened
+from onnxgrad.ir.emission.arithmetic import in_dtype_of, scaled
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.grad.registry import Formula, vjp, vjp_all, zero
-from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, in_dtype_of, sum_like
+from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, sum_like
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import in_dtype_of
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op

@@ -8,9 +8,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import around, from_front, pad, ranked
+from onnxgrad.grad.rules._common import around, pad, ranked
 from onnxgrad.grad.rules.scatter import scatter_elements, scatter_nd, zeros
 from onnxgrad.ir.domains import MOVES
+from onnxgrad.ir.emission.arithmetic import from_front
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op

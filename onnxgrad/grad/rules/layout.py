@@ -11,16 +11,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp, vjp_all, zero
-from onnxgrad.grad.rules._common import (
-    axes_operand,
-    from_front,
-    in_dtype_of,
-    pad,
-    size_along,
-    widened,
-)
+from onnxgrad.grad.rules._common import axes_operand, pad, widened
 from onnxgrad.grad.rules.scatter import add_at_numbers
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import from_front, in_dtype_of, size_along
 from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, shape_of, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, same_shape

@@ -13,11 +13,11 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, vjp_all
-from onnxgrad.grad.rules._common import in_dtype_of, rank_of, ranked, scaled, widened
-from onnxgrad.grad.sequences import nested
+from onnxgrad.grad.rules._common import ranked, widened
 from onnxgrad.grad.unbroadcast import sum_to
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import constant, emit_with_blocks
+from onnxgrad.ir.emission.arithmetic import in_dtype_of, rank_of, scaled
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, nested
 from onnxgrad.ir.emission.fill_and_reshape import expand_like, reshape_like, shape_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, TensorType, broadcast_dim

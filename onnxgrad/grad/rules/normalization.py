@@ -9,19 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import FORM, body, vjp, vjp_all
-from onnxgrad.grad.rules._common import (
-    as_count,
-    divided,
-    in_dtype_of,
-    multiplied,
-    pad,
-    plus,
-    rank_of,
-    ranked,
-    reduced_count,
-)
+from onnxgrad.grad.registry import FORM, gradient_body, vjp, vjp_all
+from onnxgrad.grad.rules._common import as_count, divided, multiplied, pad, ranked, reduced_count
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import in_dtype_of, plus, rank_of
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count, is_static
@@ -381,7 +372,7 @@ def _lrn(g: Var, y: Var, x: Var, size: int, alpha: float, beta: float, bias: flo
 vjp("LRN", _lrn)
 
 
-def _mean_variance_normalization(x: Var, axes: Sequence[int]) -> Var:
+def _mean_variance_normalization(x: Var, *, axes: Sequence[int]) -> Var:
     """d / (sqrt(mean d²) + 1e-9), d = x - mean x. The schema has mean x² - (mean x)², which loses
     digits and whose root has an infinite slope where x is constant.
     """
@@ -389,4 +380,4 @@ def _mean_variance_normalization(x: Var, axes: Sequence[int]) -> Var:
     return d / (op.Sqrt(op.ReduceMean(d * d, list(axes))) + 1e-9)
 
 
-body("MeanVarianceNormalization", _mean_variance_normalization)
+gradient_body("MeanVarianceNormalization", _mean_variance_normalization)

@@ -6,9 +6,10 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.grad.rules._common import in_dtype_of, pad, rank_of
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.unbroadcast import sum_by_scale
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import in_dtype_of, rank_of
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var

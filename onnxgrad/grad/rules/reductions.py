@@ -15,10 +15,10 @@ from onnxgrad.grad.rules._common import (
     beside_zeros,
     counting,
     divided,
-    in_dtype_of,
     mean_share,
     reduced_count,
 )
+from onnxgrad.ir.emission.arithmetic import in_dtype_of
 from onnxgrad.ir.emission.fill_and_reshape import expand_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var

@@ -10,15 +10,8 @@ from onnx import TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import (
-    ZEROS,
-    as_number,
-    beside_zeros,
-    counting,
-    from_front,
-    in_dtype_of,
-    size_along,
-)
+from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, counting
+from onnxgrad.ir.emission.arithmetic import from_front, in_dtype_of, size_along
 from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType, element_count

@@ -11,9 +11,10 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, zero
-from onnxgrad.grad.rules._common import pad, rank_of
+from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules.gather import add_rows
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import rank_of
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op

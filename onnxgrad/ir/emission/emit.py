@@ -9,8 +9,8 @@ so a wrong shape is reported by the line that emitted it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -305,3 +305,11 @@ def nested_block(name: str) -> BindingBlock:
     )
     block.changed = True
     return block
+
+
+@contextmanager
+def nested(name: str) -> Iterator[BindingBlock]:
+    """Emits into a new nested block in this context, with the provenance of the outer block."""
+    at, block = emitter(), nested_block(name)
+    with emitting(block, share=True, sources=at.sources, made_by=at.made_by):
+        yield block

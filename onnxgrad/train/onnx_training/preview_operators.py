@@ -15,7 +15,7 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.opset.raising import OPSET
 from onnxgrad.grad.paths import reaching
-from onnxgrad.grad.registry import body
+from onnxgrad.grad.registry import gradient_body
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.emission.emit import emitting
@@ -251,7 +251,7 @@ _LOWER: dict[str, Callable[[Binding], list[Var]]] = {
 
 
 for _name in ("Adagrad", "Adam", "Momentum"):
-    body(
+    gradient_body(
         f"{DOMAIN}::{_name}",
         lambda *, binding: tuple(_LOWER[binding.op](binding)),
         notes="through its definition",

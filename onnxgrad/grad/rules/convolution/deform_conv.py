@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.grad.registry import Formula, vjp
-from onnxgrad.grad.rules._common import size_along
 from onnxgrad.grad.rules._geometry import kernel_of, of_attributes, spatial_rank
 from onnxgrad.grad.rules.convolution.conv import bias
 from onnxgrad.grad.rules.images.grid_sample import (
@@ -25,6 +24,7 @@ from onnxgrad.grad.rules.images.grid_sample import (
     sampling,
 )
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import size_along
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.grad.rules._common import as_number, size_along
+from onnxgrad.grad.rules._common import as_number
 from onnxgrad.grad.rules.images.grid_sample import as_type, product, reshaped
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import size_along
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var

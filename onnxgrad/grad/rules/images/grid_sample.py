@@ -12,9 +12,10 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import as_number, pad, rank_of, size_along
+from onnxgrad.grad.rules._common import as_number, pad
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import rank_of, size_along
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, with_type_of
 from onnxgrad.ir.ops import op

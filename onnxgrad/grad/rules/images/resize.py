@@ -15,8 +15,8 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import from_front, rank_of
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import from_front, rank_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import same_dim
 from onnxgrad.ir.var import Var

@@ -10,10 +10,11 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.grad.registry import vjp
-from onnxgrad.grad.rules._common import as_number, size_along
+from onnxgrad.grad.rules._common import as_number
 from onnxgrad.grad.rules.images._regions import Candidates, Samples, as_type_of, counting, samples
 from onnxgrad.grad.rules.images.grid_sample import as_type, number_type, product, reshaped
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import size_along
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op

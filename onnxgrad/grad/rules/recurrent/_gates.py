@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.rules._common import as_number, redirect, scaled
+from onnxgrad.grad.rules._common import as_number, redirect
 from onnxgrad.grad.rules.recurrent._sweep import Recurrent
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import scaled
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import filled_like
 from onnxgrad.ir.ops import op

@@ -17,10 +17,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.rules._common import plus
-from onnxgrad.grad.sequences import nested
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import constant, emit_with_blocks
+from onnxgrad.ir.emission.arithmetic import plus
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, nested
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType, Type

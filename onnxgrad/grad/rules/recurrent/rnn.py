@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.grad.registry import vjp_all
-from onnxgrad.grad.rules._common import plus
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates, is_kept, take_place
 from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import plus
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 

@@ -1,4 +1,4 @@
-"""onnxgrad/grad/rules/onnxruntime/grouped_query.py: quantised caches, windowed ones, padded chunks of queries.
+"""onnxgrad/laws/bodies/grouped_query.py: quantised caches, windowed ones, padded chunks of queries.
 
 The oracle's kernel is compared with onnxruntime's, the gradient with the oracle's differences.
 """
@@ -14,8 +14,8 @@ from onnxgrad import gradient
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, normal
-from tests.grad.rules.onnxruntime.test_onnxruntime import HEADS, KEYS, Case, grouped
 from tests.helpers import onnxruntime_version
+from tests.laws.bodies.test_table import HEADS, KEYS, Case, grouped
 
 pytestmark = pytest.mark.skipif(
     onnxruntime_version() < (1, 32), reason="onnxruntime 1.32 added these caches"

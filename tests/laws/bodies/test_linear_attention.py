@@ -1,4 +1,4 @@
-"""onnxgrad/grad/rules/onnxruntime/linear_attention.py, and the oracle's kernels against
+"""onnxgrad/laws/bodies/linear_attention.py, and the oracle's kernels against
 onnxruntime's.
 """
 
@@ -12,7 +12,7 @@ import pytest
 
 from onnxgrad import check_gradient
 from tests.grad.numeric import check_op, normal
-from tests.grad.rules.onnxruntime.test_attention import DOMAINS, agrees_with_onnxruntime, refuses
+from tests.laws.bodies.test_attention import DOMAINS, agrees_with_onnxruntime, refuses
 
 B, T, D, V = 2, 4, 3, 2
 OPERANDS = ("q", "k", "v", "past", "decay", "beta")

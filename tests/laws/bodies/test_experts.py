@@ -1,4 +1,4 @@
-"""onnxgrad/grad/rules/onnxruntime/experts.py, and the oracle's MoE against onnxruntime's."""
+"""onnxgrad/laws/bodies/experts.py, and the oracle's MoE against onnxruntime's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from tests.grad.numeric import check_op, normal
-from tests.grad.rules.onnxruntime.test_attention import DOMAINS, agrees_with_onnxruntime, refuses
+from tests.laws.bodies.test_attention import DOMAINS, agrees_with_onnxruntime, refuses
 
 TOKENS, HIDDEN, EXPERTS, INNER = 5, 3, 4, 2
 

@@ -7,14 +7,13 @@ coefficient.
 
 from __future__ import annotations
 
-from onnxgrad.grad.registry import body
-from onnxgrad.grad.rules._common import plus, size_along
-from onnxgrad.grad.rules.onnxruntime.attention import decline
-from onnxgrad.grad.rules.onnxruntime.fused import fast_gelu
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import plus, size_along
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like, zeros_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.calls import Bodies, decline
+from onnxgrad.laws.bodies.fused import fast_gelu
 
 _INTERLEAVED = 1
 
@@ -91,4 +90,4 @@ def _activated(v: Var, name: str, binding: Binding) -> Var:
     return v
 
 
-body("com.microsoft::MoE", _moe, notes="without fc3; all experts are computed")
+BODIES: Bodies = {"MoE": (_moe, "without fc3; all experts are computed")}

@@ -15,15 +15,14 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import body
-from onnxgrad.grad.rules._common import plus
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import plus
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype, same_dim
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.calls import Bodies, decline
 
-_DOMAIN = "com.microsoft"
 _FILTER = -10000.0
 
 
@@ -263,24 +262,8 @@ def lowest(like: Var) -> float:
     return float(np.finfo(np.float16 if half else np.float32).min)
 
 
-def decline(binding: Binding, what: str, declined: bool) -> None:
-    """Raises InputError if `declined`: no rule is known to be right for such a call."""
-    if declined:
-        raise InputError(
-            f"no gradient of {binding.domain}::{binding.op} at '{binding}': {what} is not "
-            "supported: export the model without it, or register a body of your own with "
-            "onnxgrad.body(..., replace=True)"
-        )
-
-
-body(f"{_DOMAIN}::Attention", _attention, notes="without do_rotary, shared caches and 4-D masks")
-body(
-    f"{_DOMAIN}::MultiHeadAttention",
-    _multi_head_attention,
-    notes="without shared caches and packed operands",
-)
-body(
-    f"{_DOMAIN}::DecoderMaskedMultiHeadAttention",
-    _decoder_attention,
-    notes="without beams and packed operands",
-)
+BODIES: Bodies = {
+    "Attention": (_attention, "without do_rotary, shared caches and 4-D masks"),
+    "MultiHeadAttention": (_multi_head_attention, "without shared caches and packed operands"),
+    "DecoderMaskedMultiHeadAttention": (_decoder_attention, "without beams and packed operands"),
+}

@@ -8,17 +8,14 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import body, vjp, zero
-from onnxgrad.grad.rules._common import from_front, plus, rank_of, size_along
-from onnxgrad.grad.rules.onnxruntime.attention import count, decline
-from onnxgrad.grad.straight_through import along
-from onnxgrad.grad.unbroadcast import sum_by_scale
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import from_front, plus, rank_of, size_along
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.attention import count
+from onnxgrad.laws.bodies.calls import Bodies, decline
 
-_DOMAIN = "com.microsoft"
 # from this opset on, Cast accepts integers of four bits
 _FOUR_BITS = 21
 
@@ -155,21 +152,8 @@ def _numbers(v: Var, bits: int, like: Var) -> Var:
     return op.Cast(v, to=like.dtype)
 
 
-def _to_scale(g: Var, y: Var, x: Var, scale: Var, zero_point: Var | None, binding: Binding) -> Var:
-    """y = (x - zero point) scale: sums g (x - zero point) over the elements of each scale."""
-    axis, q = binding.attr("axis", 1), op.Cast(x, to=g.dtype)
-    rank_of(scale, binding)
-    if zero_point is not None:
-        q = q - along(op.Cast(zero_point, to=g.dtype), x, axis)
-    return sum_by_scale(g * q, scale, axis, rank_of(x, binding))
-
-
-body(f"{_DOMAIN}::MatMulNBits", _matmul_nbits, notes="the matrix is formed in full")
-body(f"{_DOMAIN}::MatMulBnb4", _matmul_bnb4, notes="the matrix is formed in full")
-body(
-    f"{_DOMAIN}::GatherBlockQuantized",
-    _gather_block_quantized,
-    notes="the scales",
-)
-vjp(f"{_DOMAIN}::DequantizeLinear", None, _to_scale, None, notes="the scale")
-zero(f"{_DOMAIN}::QuantizeLinear", notes="rounding: zero unless --ste is given")
+BODIES: Bodies = {
+    "MatMulNBits": (_matmul_nbits, "the matrix is formed in full"),
+    "MatMulBnb4": (_matmul_bnb4, "the matrix is formed in full"),
+    "GatherBlockQuantized": (_gather_block_quantized, "the scales"),
+}

@@ -1,4 +1,4 @@
-"""onnxgrad/grad/rules/onnxruntime/fused.py, on one node each."""
+"""onnxgrad/laws/bodies/fused.py, on one node each."""
 
 from __future__ import annotations
 

@@ -12,16 +12,14 @@ from typing import cast
 
 import numpy as np
 
-from onnxgrad.grad.registry import body
-from onnxgrad.grad.rules._common import size_along
-from onnxgrad.grad.rules.onnxruntime.attention import decline
-from onnxgrad.grad.sequences import nested
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.emission.emit import emit_with_blocks
+from onnxgrad.ir.emission.arithmetic import size_along
+from onnxgrad.ir.emission.emit import emit_with_blocks, nested
 from onnxgrad.ir.emission.fill_and_reshape import fill
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape, TensorType, Type
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.calls import Bodies, decline
 
 _END = np.iinfo(np.int64).max
 
@@ -151,9 +149,10 @@ _PLAIN = {
     "state_length": 0, "state_update_capacity": 0, "input_channel_offset": 0, "input_channels": 0,
 }  # fmt: skip
 
-body("com.microsoft::LinearAttention", _linear_attention, notes="without state_window")
-body(
-    "com.microsoft::CausalConvWithState",
-    _causal_conv,
-    notes="one spatial axis, channels first, without dilation",
-)
+BODIES: Bodies = {
+    "LinearAttention": (_linear_attention, "without state_window"),
+    "CausalConvWithState": (
+        _causal_conv,
+        "one spatial axis, channels first, without dilation",
+    ),
+}

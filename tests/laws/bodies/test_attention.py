@@ -1,4 +1,4 @@
-"""onnxgrad/grad/rules/onnxruntime/attention.py, and the oracle's kernels against onnxruntime's."""
+"""onnxgrad/laws/bodies/attention.py, and the oracle's kernels against onnxruntime's."""
 
 from __future__ import annotations
 

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.registry import Formula, body
-from onnxgrad.grad.rules._common import in_dtype_of, plus, rank_of, scaled
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import in_dtype_of, plus, rank_of, scaled
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.calls import Bodies
 
-_DOMAIN = "com.microsoft"
 # the opset that introduced Gelu
 _GELU = 20
 
@@ -227,23 +226,18 @@ def _embed(
     return (y, op.ReduceSum(kept, [1], keepdims=0), total)
 
 
-_BODIES: dict[str, Formula] = {
-    "Gelu": gelu,
-    "FastGelu": fast_gelu,
-    "QuickGelu": lambda x, *, alpha=1.702: x * op.Sigmoid(scaled(x, alpha)),
-    "BiasGelu": lambda a, b: gelu(a + b),
-    "FusedMatMul": _fused_matmul,
-    "TransposeMatMul": _fused_matmul,
-    "FusedGemm": _fused_gemm,
-    "FusedConv": _fused_conv,
-    "SkipLayerNormalization": _skip_layer_norm,
-    "SkipSimplifiedLayerNormalization": _skip_simplified,
-    "LayerNormalization": _layer_norm,
-    "SimplifiedLayerNormalization": _simplified,
-    "EmbedLayerNormalization": _embed,
+BODIES: Bodies = {
+    "Gelu": (gelu, ""),
+    "FastGelu": (fast_gelu, ""),
+    "QuickGelu": (lambda x, *, alpha=1.702: x * op.Sigmoid(scaled(x, alpha)), ""),
+    "BiasGelu": (lambda a, b: gelu(a + b), ""),
+    "FusedMatMul": (_fused_matmul, ""),
+    "TransposeMatMul": (_fused_matmul, ""),
+    "FusedGemm": (_fused_gemm, "at a kink as the activation"),
+    "FusedConv": (_fused_conv, "at a kink as the activation"),
+    "SkipLayerNormalization": (_skip_layer_norm, ""),
+    "SkipSimplifiedLayerNormalization": (_skip_simplified, ""),
+    "LayerNormalization": (_layer_norm, ""),
+    "SimplifiedLayerNormalization": (_simplified, ""),
+    "EmbedLayerNormalization": (_embed, ""),
 }
-_NOTES = dict.fromkeys(("FusedGemm", "FusedConv"), "at a kink as the activation")
-
-for _name, _builder in _BODIES.items():
-    body(f"{_DOMAIN}::{_name}", _builder, notes=_NOTES.get(_name, ""))
-body("SimplifiedLayerNormalization", _simplified, notes="onnxruntime's, in the default domain")

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.grad.registry import body
-from onnxgrad.grad.rules._common import size_along
-from onnxgrad.grad.rules.onnxruntime.attention import count, decline, heads, lowest, scale_of
-from onnxgrad.grad.rules.onnxruntime.fused import root_mean_square
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import size_along
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.laws.bodies.attention import count, heads, lowest, scale_of
+from onnxgrad.laws.bodies.calls import Bodies, decline
+from onnxgrad.laws.bodies.fused import root_mean_square
 
-_DOMAIN = "com.microsoft"
 # the dtype of a quantised cache, by kv_cache_bit_width
 _INTEGERS = {4: TensorProto.UINT8, 8: TensorProto.INT8}
 _END = np.iinfo(np.int64).max
@@ -336,9 +335,10 @@ def _beside_a_sink(scores: Var, sink: Var) -> Var:
     return op.Slice(weights, [0], [-1], [3])
 
 
-body(f"{_DOMAIN}::RotaryEmbedding", _rotary_embedding, notes="without packed batches")
-body(
-    f"{_DOMAIN}::GroupQueryAttention",
-    _group_query_attention,
-    notes="quantised caches: zero w.r.t. new keys and values unless --ste is given",
-)
+BODIES: Bodies = {
+    "RotaryEmbedding": (_rotary_embedding, "without packed batches"),
+    "GroupQueryAttention": (
+        _group_query_attention,
+        "quantised caches: zero w.r.t. new keys and values unless --ste is given",
+    ),
+}

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxgrad.grad.registry import Formula, body
-from onnxgrad.grad.rules._common import from_front, in_dtype_of, plus, rank_of
-from onnxgrad.grad.rules.onnxruntime.attention import decline
-from onnxgrad.grad.rules.onnxruntime.fused import fast_gelu, gelu, windowed
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.arithmetic import from_front, in_dtype_of, plus, rank_of
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
-
-_DOMAIN = "com.microsoft"
+from onnxgrad.laws.bodies.calls import Bodies, decline
+from onnxgrad.laws.bodies.fused import fast_gelu, gelu, windowed
 
 
 def _group_norm(
@@ -97,17 +94,13 @@ def _bias_softmax(x: Var, bias: Var, *, binding: Binding) -> Var:
     return op.Reshape(op.Softmax(op.Flatten(total, axis=axis), axis=-1), op.Shape(total))
 
 
-_BODIES: dict[str, Formula] = {
-    "GroupNorm": _group_norm,
-    "SkipGroupNorm": _skip_group_norm,
-    "NhwcConv": _nhwc_conv,
-    "BiasSplitGelu": _bias_split_gelu,
-    "BiasSoftmax": _bias_softmax,
-    "BiasAdd": lambda x, bias, skip: x + bias + skip,
-    "GemmFastGelu": lambda x, w, bias: fast_gelu(x @ w, bias),
+_NOTE = "by its definition; onnxruntime's CPU has no kernel"
+BODIES: Bodies = {
+    "GroupNorm": (_group_norm, _NOTE),
+    "SkipGroupNorm": (_skip_group_norm, _NOTE),
+    "NhwcConv": (_nhwc_conv, _NOTE),
+    "BiasSplitGelu": (_bias_split_gelu, _NOTE),
+    "BiasSoftmax": (_bias_softmax, _NOTE),
+    "BiasAdd": (lambda x, bias, skip: x + bias + skip, _NOTE),
+    "GemmFastGelu": (lambda x, w, bias: fast_gelu(x @ w, bias), _NOTE),
 }
-
-for _name, _builder in _BODIES.items():
-    body(
-        f"{_DOMAIN}::{_name}", _builder, notes="by its definition; onnxruntime's CPU has no kernel"
-    )

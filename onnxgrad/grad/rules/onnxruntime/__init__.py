@@ -1,1 +1,0 @@
-"""Operators of com.microsoft, and onnxruntime's additions to the default domain."""

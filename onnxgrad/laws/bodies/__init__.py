@@ -1,0 +1,1 @@
+"""What operators of com.microsoft compute, as graphs of ONNX operators."""
