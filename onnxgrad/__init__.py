@@ -24,10 +24,11 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__") and name not in ("__all__", "__version__"):
         raise AttributeError(name)  # Python and its tools look these up on every module
     surface = import_module("onnxgrad.surface")
+    extensions = import_module("onnxgrad.extensions")
     globals().update({public: getattr(surface, public) for public in surface.__all__})
-    globals()["__all__"] = surface.__all__
+    globals()["__all__"] = sorted([*surface.__all__, *extensions.built_in("names")])
     if name not in globals():
-        raise AttributeError(f"module 'onnxgrad' has no attribute '{name}'")
+        globals()[name] = extensions.attribute("names", __name__, name)
     return globals()[name]
 
 

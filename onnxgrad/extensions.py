@@ -44,6 +44,15 @@ def built_in(group: str) -> dict[str, str]:
     return _table().get(_PREFIX + group, {})
 
 
+def attribute(group: str, module: str, name: str) -> Any:
+    """Returns the object that this package declares in a group as a name of a module. Raises
+    AttributeError for any other name.
+    """
+    if name not in built_in(group):
+        raise AttributeError(f"module '{module}' has no attribute '{name}'")
+    return plugged(group, name)
+
+
 @cache
 def installed(group: str) -> dict[str, str]:
     """Returns the places of the names that installed packages declare in a group. Imports nothing

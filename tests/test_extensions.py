@@ -13,6 +13,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad import extensions
+from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import find
 from tests.cli.conftest import Result, run
@@ -25,6 +26,13 @@ METADATA = "Metadata-Version: 2.1\nName: cubes\nVersion: 1.0\n"
 POINTS = """
 [console_scripts]
 other = cubes:nothing
+
+[onnxgrad.commands]
+hello = cubes.hello:COMMAND
+
+[onnxgrad.passes]
+simplify-cubes = cubes.laws:SimplifyCubes
+cubes-of-sums = cubes.laws:product_of_itself
 
 [onnxgrad.gradients]
 my.cubes = cubes.rules:register
@@ -39,6 +47,35 @@ import onnxgrad
 def register():
     onnxgrad.vjp("my.cubes::Cube", lambda g, y, x: g * 3.0 * x * x)
     onnxgrad.kernel("my.cubes::Cube")(lambda x: x**3)
+""",
+    "cubes/hello.py": """
+from onnxgrad.cli.arguments import Command, row
+
+COMMAND = Command(
+    "greet", (("hello world", "a greeting"), ("hello world --loud", "a loud one")),
+    (row("name"), row("--loud", action="store_true")), module="cubes.hello",
+)
+
+def run(args, out):
+    out.show(args.name.upper() if args.loud else args.name)
+    return 0
+""",
+    "cubes/laws.py": """
+from dataclasses import dataclass
+from onnxgrad import P, RulePass, capture, op, rewrite
+
+x = capture("x")
+
+@rewrite(P.Mul(x, x))
+def product_of_itself(x):
+    '''x * x = x ** 2'''
+    return op.Pow(x, 2.0)
+
+@dataclass(frozen=True)
+class SimplifyCubes(RulePass):
+    '''x * x = x ** 2.'''
+    name = "simplify-cubes"
+    laws = [product_of_itself]
 """,
     "cubes/broken.py": "raise OSError('no licence')",
     "cubes-1.0.dist-info/METADATA": METADATA,
@@ -57,6 +94,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     extensions.installed.cache_clear()
     yield folder
     extensions.installed.cache_clear()
+    COMMANDS.pop("hello", None)
     for name in [name for name in sys.modules if name.split(".")[0] == "cubes"]:
         del sys.modules[name]
 
@@ -84,6 +122,19 @@ def test_nothing_of_a_package_is_imported_before_its_name_is_used(site: Path) ->
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_command_is_found_by_its_name(site: Path, run: Run) -> None:
+    assert run("hello", "world", "--loud").out == "WORLD\n"
+    assert "a loud one" in run("hello", "--help").out
+    assert "unknown command 'helo' (did you mean 'hello'?)" in run("helo").err
+
+
+@pytest.mark.parametrize("name", ["simplify-cubes", "cubes-of-sums"])
+def test_a_pass_or_a_law_is_found_by_its_name(site: Path, name: str) -> None:
+    model = parse("g (float[3] x) => (float[3] y) { y = Mul (x, x) }")
+    done = onnxgrad.optimize(model, passes=name, report=True)
+    assert [(r.pass_name, r.rule) for r in done.rewrites] == [(name, "product_of_itself")]
 
 
 def test_a_gradient_rule_is_found_by_the_domain_of_its_operator(site: Path, run: Run) -> None:

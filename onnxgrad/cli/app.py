@@ -28,6 +28,7 @@ from onnxgrad.cli.process import (
 )
 from onnxgrad.cli.usage import COMMANDS, module_of
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.extensions import plugged
 from onnxgrad.jobs.declared import from_flags, options_of
 from onnxgrad.version import __version__
 from onnxgrad.wording import on_the_command_line, printable, printable_lines
@@ -69,7 +70,7 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         with importing():
             _start_children(args)
             carry_out = import_module("onnxgrad.cli.command").carry_out
-            command = import_module(f"onnxgrad.cli.commands.{module_of(args.command)}")
+            command = import_module(module_of(args.command))
         code: int = carry_out(args, command.run)
         _flush()
         return code
@@ -187,6 +188,10 @@ def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
         prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them."
     )
     parser.add_argument("--version", action="version", version=f"onnxgrad {__version__}")
+    name = words[0] if words else "--help"
+    if not name.startswith("-") and name not in COMMANDS:
+        found = plugged("commands", name)
+        COMMANDS.update({} if found is None else {name: found})
     commands = parser.add_subparsers(
         metavar="COMMAND", dest="command", required=True, prog=parser.prog
     )

@@ -39,7 +39,8 @@ class Row:
 class Command:
     """`onnxgrad NAME`: its summary, two examples, its own rows, and the declaration of its `job` or
     its name in onnxgrad.jobs. `required` lists exclusive groups in which one argument must be
-    given. `module` is the module of `cli.commands` that runs the command, if its name differs.
+    given. `module` is the module of `cli.commands` that runs the command, if its name differs, or
+    the full name of a plug-in's module.
     """
 
     summary: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from onnxgrad.cli.arguments import Command, Row, into, reads, row, writes
+from onnxgrad.extensions import built_in, plugged
 from onnxgrad.jobs.declared import reader
 from onnxgrad.jobs.groups import PRODUCTS, SPLIT
 from onnxgrad.jobs.kinds import Seconds
@@ -382,6 +383,10 @@ COMMANDS: dict[str, Command] = {
 }  # fmt: skip
 
 
+COMMANDS |= {name: plugged("commands", name) for name in built_in("commands")}
+
+
 def module_of(command: str) -> str:
-    """Returns the module of `cli.commands` that runs a command."""
-    return COMMANDS[command].module or command.replace("-", "_")
+    """Returns the module that runs a command."""
+    module = COMMANDS[command].module or command.replace("-", "_")
+    return module if "." in module else f"onnxgrad.cli.commands.{module}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
 
+from onnxgrad.extensions import built_in, plugged
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
@@ -160,6 +161,8 @@ def all_passes() -> dict[str, type[Pass]]:
     those of gradients, are registered outside of this folder.
     """
     import_module("onnxgrad.surface")
+    for name in built_in("passes"):
+        PASSES.setdefault(name, plugged("passes", name))
     return PASSES
 
 

@@ -20,10 +20,10 @@ from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.types import TensorType, Type, TypeMismatch
 from onnxgrad.named_options import build, split
 from onnxgrad.options import providers_of
-from onnxgrad.passes.base import PASSES, Pass, all_passes, roots
+from onnxgrad.passes.base import PASSES, Pass, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.passes.presets import FIRST_OF_FORMS, PRESETS
-from onnxgrad.passes.user_laws import Law, UserLaws, laws_of
+from onnxgrad.passes.user_laws import Law, UserLaws, laws_of, pass_of
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.vocabulary import MERGE, RUNTIMES
 from onnxgrad.wording import did_you_mean, perhaps
@@ -301,8 +301,8 @@ def parse_passes(text: str, **common: Any) -> list[Pass]:
     for name, options in split(text, "list of passes"):
         if name in PRESETS and options is None:
             found += parse_passes(",".join(PRESETS[name]), **common)
-        elif name in PASSES or name in all_passes():
-            found = with_rules(found, [build(name, PASSES[name], options or "", common)])
+        elif (cls := pass_of(name)) is not None:
+            found = with_rules(found, [build(name, cls, options or "", common)])
         else:
             hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
             raise InputError(f"unknown pass '{name}': {hint}")

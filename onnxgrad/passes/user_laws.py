@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.extensions import plugged
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.base import PASSES, Pass, roots
+from onnxgrad.passes.base import PASSES, Pass, all_passes, register, roots
 from onnxgrad.passes.outline_as import OutlinedPattern, leave_out_body, outline
 from onnxgrad.rewrite.combine import Family, apply_family
 from onnxgrad.rewrite.onnxscript_rules import (
@@ -66,6 +67,19 @@ class UserLaws(Pass):
         for law in self.laws:
             if isinstance(law, OutlinedPattern) and not law.body:
                 leave_out_body(law, program)
+
+
+def pass_of(name: str) -> type[Pass] | None:
+    """Returns the pass of that name, which may be registered or belong to a plug-in: a pass, or
+    laws, from which a pass is made.
+    """
+    if name not in PASSES and (found := plugged("passes", name)) is not None:
+        if isinstance(found, type):
+            register(found)
+        else:
+            several = found if isinstance(found, (list, tuple)) else [found]
+            _called(name, [law for each in several for law in laws_of(each, name)])
+    return PASSES.get(name) or all_passes().get(name)
 
 
 def run_plugins(files: Iterable[str]) -> list[Pass]:

@@ -5,6 +5,7 @@ onnxruntime.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from onnxgrad.extensions import attribute, built_in
 from onnxgrad.train import losses, metrics, optimizers, schedules
 from onnxgrad.train.adapters import (
     Adapters,
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Returns a name of `onnxgrad.training`, which imports this package."""
+        """Returns a name of a plug-in, or of `onnxgrad.training`, which imports this package."""
         if name not in ("Trainer", "training_step"):
-            raise AttributeError(f"module 'onnxgrad.train' has no attribute '{name}'")
+            return attribute("train", __name__, name)
         return getattr(import_module("onnxgrad.training"), name)
 
 
@@ -85,3 +86,4 @@ __all__ = [
 ]
 __all__ += losses.__all__
 __all__ += optimizers.__all__
+__all__ += built_in("train")
