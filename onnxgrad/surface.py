@@ -53,7 +53,6 @@ from onnxgrad.jobs.growth import Grown
 from onnxgrad.jobs.inspection.contents import Summary, Weights, weights
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.outcome import OptimizedModel
-from onnxgrad.jobs.place import PlacedModel
 from onnxgrad.jobs.reduce import ReducedModel
 from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.jobs.training.fit import Fitted
@@ -74,7 +73,6 @@ from onnxgrad.surgery import (
     lift,
     linearize,
     open_batch,
-    place,
     set_metadata,
     vmap,
 )
@@ -110,7 +108,6 @@ __all__ = [
     "P",
     "Pass",
     "PatternContext",
-    "PlacedModel",
     "ReducedModel",
     "Report",
     "RewriteRefuted",
@@ -159,7 +156,6 @@ __all__ = [
     "open_batch",
     "optimize",
     "outline_as",
-    "place",
     "reduce",
     "register",
     "rewrite",

@@ -14,14 +14,12 @@ from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import join as joining
 from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
-from onnxgrad.jobs import place as placing
-from onnxgrad.jobs.declarations import MetadataOptions, PlaceOptions
+from onnxgrad.jobs.declarations import MetadataOptions
 from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
 from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.outcome import with_room
-from onnxgrad.jobs.place import PlacedModel
 from onnxgrad.jobs.proving import Proved
 from onnxgrad.jobs.row_declarations import OpenBatchOptions, VmapOptions
 from onnxgrad.jobs.surgery_declarations import (
@@ -184,25 +182,6 @@ def edit(model: ModelLike, *, options: EditOptions) -> Any:
     (['x'], ['twice'])
     """
     return to_kind_of(_accepted(editing.edit(model, options, with_room(model))), model)
-
-
-@from_keywords(PlaceOptions)
-def place(model: ModelLike, *, options: PlaceOptions, report: bool = False) -> Any:
-    """Returns the model with a device marked on every node, for onnxruntime, in the type you passed
-    in.
-
-    `device` are rules "DEVICE=PATTERN,PATTERN" by names or operators of nodes; the first that
-    matches decides, else the mark in the model, else `default`. With `report=True` returns a
-    `PlacedModel`: that model and its placement, with the copies between devices and the session
-    option that onnxruntime needs. Raises InputError for a rule that matches nothing.
-
-    >>> placed = onnxgrad.place("models/training/mlp.onnx", "cuda=op:Gemm", report=True)
-    >>> dict(placed.placement.by_device), placed.placement.option["value"]
-    ({'cuda': 3, 'cpu': 9}, 'cuda(=cuda);cpu(=cpu)')
-    """
-    found = placing.place(model, options, with_room(model))
-    result = to_kind_of(found.model, model)
-    return PlacedModel(result, found.placement) if report else result
 
 
 @from_keywords(JoinOptions)

@@ -3,7 +3,6 @@
 # fmt: off
 # ruff: noqa: I001
 from onnxgrad.ir.load import ModelLike
-from onnxgrad.jobs.declarations import Devices
 from onnxgrad.jobs.gradient_declarations import Keeps
 from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.gradient_declarations import Targets
@@ -143,17 +142,6 @@ def edit(
     atol: PerOutput | None = None,
     rtol: PerOutput | None = None,
     metric: Names | None = None,
-) -> Any: ...
-def place(
-    model: ModelLike,
-    device: Devices = (),
-    *,
-    report: bool = False,
-    default: str = 'cpu',
-    propagate: bool = False,
-    ir: bool = False,
-    timeout: Seconds | None = None,
-    max_memory: Memory | None = None,
 ) -> Any: ...
 def join(
     a: ModelLike,

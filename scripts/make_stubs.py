@@ -1,5 +1,6 @@
-"""Writes the .pyi of onnxgrad/functions.py, surgery.py and training.py, which describe for editors
-and mypy the functions whose keywords come from declarations.
+"""Writes the .pyi of onnxgrad/functions.py, surgery.py, training.py and plugins/functions.py, which
+describe for editors and mypy the functions whose keywords come from declarations, and of the two
+packages whose names plug-ins add to.
 
     python scripts/make_stubs.py
 
@@ -12,12 +13,14 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from onnxgrad import functions, surgery, training
+import onnxgrad
+from onnxgrad import functions, surgery, train, training
+from onnxgrad.extensions import built_in
 from onnxgrad.jobs import (
     declarations,
     gradient_declarations,
@@ -26,8 +29,13 @@ from onnxgrad.jobs import (
     surgery_declarations,
 )
 from onnxgrad.jobs.training import declarations as training_declarations
+from onnxgrad.plugins import functions as plugins
+from onnxgrad.plugins.place import declaration as place_declaration
 
-STUBS = {m: Path(str(m.__file__)).with_suffix(".pyi") for m in (functions, surgery, training)}
+PACKAGES = {onnxgrad: "names", train: "train"}  # the group of plug-ins that adds names
+MODULES = (functions, surgery, training, plugins, *PACKAGES)
+_BUILT_IN = "built_in('train')"
+STUBS = {m: Path(str(m.__file__)).with_suffix(".pyi") for m in MODULES}
 HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
 
 # fmt: off
@@ -101,9 +109,25 @@ def _imports(module: ModuleType) -> dict[str, str]:
     return found
 
 
+def _package(module: ModuleType) -> Iterator[str]:
+    """Yields the public imports of a package, those for types included, and the plug-ins' names."""
+    for node in ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.If):
+            yield from map(ast.unparse, node.body)
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("onnxgrad.train"):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Assign | ast.AugAssign) and "__all__" in ast.unparse(node):
+            yield ast.unparse(node).replace(_BUILT_IN, str([*built_in(PACKAGES[module])]))
+    for name, place in built_in(PACKAGES[module]).items():
+        yield "from {} import {} as {name}".format(*place.split(":"), name=name)
+
+
 def text(module: ModuleType = functions) -> str:
     """Returns the up-to-date stub of a module."""
+    if module in PACKAGES:
+        return HEAD + "\n".join(_package(module)) + "\n"
     jobs = (declarations, gradient_declarations, row_declarations, surgery_declarations)
+    jobs += (place_declaration,)
     return stub(declared_functions(module), kinds, *jobs, training_declarations, module)
 
 

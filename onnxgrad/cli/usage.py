@@ -336,16 +336,6 @@ COMMANDS: dict[str, Command] = {
         ),
         "declarations.BenchOptions",
     ),
-    "place": Command(
-        "assign nodes to devices for onnxruntime, and show the copies between devices",
-        (("place model.onnx --device 'cuda=op:Mat*'",
-          "show the copies between the devices"),
-         ("place model.onnx --device 'cuda=Mat*,op:Tanh' --propagate -o placed.onnx",
-          "also place neighbours of placed nodes, and write the model")),
-        (MODEL, writes("-o", "--output", metavar="OUT",
-                    help="the file to write; - is stdout (default: write nothing)")),
-        "declarations.PlaceOptions",
-    ),
     "passes": Command(
         "list the passes with their laws and options, and the presets",
         (("passes", "all of them, and the presets"),

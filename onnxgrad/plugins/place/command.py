@@ -12,7 +12,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.place import OPTION, Copy, Placement, place, settings
+from onnxgrad.plugins.place.driver import OPTION, Copy, Placement, place, settings
 from onnxgrad.report.parts import Text, bytes_text, cell, heading, number, table
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.wording import counted

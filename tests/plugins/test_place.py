@@ -11,7 +11,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.place import OPTION, Placement, annotate, devices_of, rule, settings
+from onnxgrad.plugins.place.driver import OPTION, Placement, annotate, devices_of, rule, settings
 from tests.helpers import parse
 
 # Relay's example: add, sqrt, log, subtract, exp, with sqrt and exp on cuda

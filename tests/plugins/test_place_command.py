@@ -8,7 +8,7 @@ import pytest
 
 from onnxgrad.cli.app import main
 from tests.helpers import parse
-from tests.jobs.test_place import EXAMPLE
+from tests.plugins.test_place import EXAMPLE
 
 
 @pytest.fixture

@@ -1,0 +1,21 @@
+"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
+
+# fmt: off
+# ruff: noqa: I001
+from onnxgrad.ir.load import ModelLike
+from onnxgrad.jobs.kinds import Memory
+from onnxgrad.jobs.kinds import Seconds
+from onnxgrad.plugins.place.declaration import Devices
+from typing import Any
+
+def place(
+    model: ModelLike,
+    device: Devices = (),
+    *,
+    report: bool = False,
+    default: str = 'cpu',
+    propagate: bool = False,
+    ir: bool = False,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> Any: ...

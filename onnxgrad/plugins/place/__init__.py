@@ -1,0 +1,1 @@
+"""`place`: assigns nodes to devices, and finds the values that must be copied between devices."""
