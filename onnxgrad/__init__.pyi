@@ -4,4 +4,6 @@
 # ruff: noqa: I001
 from onnxgrad.surface import *
 from onnxgrad.plugins.place.driver import PlacedModel as PlacedModel
+from onnxgrad.plugins.functions import casadi_derivative as casadi_derivative
+from onnxgrad.plugins.functions import function_gradient as function_gradient
 from onnxgrad.plugins.functions import place as place

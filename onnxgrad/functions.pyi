@@ -280,28 +280,12 @@ def jacobian(
     mode: Literal['auto', 'forward', 'reverse'] = 'auto',
     final: bool = False,
 ) -> Any: ...
-def casadi_derivative(
-    model: ModelLike,
-    kind: Literal['adj', 'fwd'],
-    wrt: Names | None = None,
-    target: Targets | None = None,
-    *,
-    timeout: Seconds | None = None,
-    max_memory: Memory | None = None,
-) -> Any: ...
 def mark_checkpoints(
     model: ModelLike,
     wrt: Names | None = None,
     target: Targets | None = None,
     *,
     checkpoint: Checkpoints = 'auto',
-    timeout: Seconds | None = None,
-    max_memory: Memory | None = None,
-) -> Any: ...
-def function_gradient(
-    model: ModelLike,
-    name: str,
-    *,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Any: ...

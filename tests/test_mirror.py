@@ -53,7 +53,7 @@ HOMES: dict[str, dict[str, str]] = {
         "grad/derivatives/derivative": "grad/derivatives/test_jacobian",
         "grad/checking/vectors": "grad/checking/test_check",
         "grad/paths": "grad/test_backward_walk",
-        "grad/function_attributes": "grad/test_function_gradient",
+        "plugins/function_attributes": "plugins/test_function_gradient",
         "grad/sequences": "grad/rules/test_sequences",
         "ir/reader": "ir/test_load",
         "verify/changed_region": "passes/test_each_rewrite",

@@ -268,26 +268,12 @@ class HessianOptions(Stopping, Losses, Finality):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CasadiOptions(Chosen):
-    job: ClassVar[str] = "casadi_derivative"
-
-    kind: Literal["adj", "fwd"] = option(REQUIRED, "reverse or forward mode", positional=True)
-
-
-@dataclass(frozen=True, kw_only=True)
 class MarkOptions(Chosen):
     job: ClassVar[str] = "mark_checkpoints"
 
     checkpoint: Checkpoints = option(
         "auto", "auto, a memory budget such as 512MB, or marks [start:|end:]NAME[@READER]"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FunctionGradientOptions(Limits):
-    job: ClassVar[str] = "function_gradient"
-
-    name: str = option(REQUIRED, "name or domain::name of the function", positional=True)
 
 
 # ---- how it is checked --------------------------------------------------------------------------

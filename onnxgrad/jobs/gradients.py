@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from onnxgrad.errors import NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
@@ -15,31 +15,26 @@ from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
 from onnxgrad.grad.checkpointing.choice import Choice, is_estimated
 from onnxgrad.grad.checkpointing.marks import mark
-from onnxgrad.grad.derivatives.casadi import sibling
 from onnxgrad.grad.derivatives.derivative import Derivative, drop_parts, with_target
 from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import jacobians
 from onnxgrad.grad.derivatives.vector_products import hessian_products, tangents
 from onnxgrad.grad.differentiation import differentiate, fitting
 from onnxgrad.grad.finish import simplify
-from onnxgrad.grad.function_gradient import add_function_gradient, check_function
-from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.prepare import GradientRequest
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.weights.kept import final
 from onnxgrad.grad.wrt import Wrt
-from onnxgrad.ir.load import ModelLike, collector_paused, load, load_own, read
+from onnxgrad.ir.load import ModelLike, collector_paused, load_own, read
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.jobs.declared import Declaration, options_of
 from onnxgrad.jobs.gradient_declarations import (
-    CasadiOptions,
     Checked,
     CheckGradientOptions,
     CheckProductOptions,
     Finality,
-    FunctionGradientOptions,
     GradientOptions,
     GradOptions,
     HessianOptions,
@@ -99,9 +94,21 @@ def _marked(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> C
     return Changed(program, mark(program, wrt, target, checkpoint))
 
 
-def _with_function(program: Program, name: str) -> Changed:
-    program, _ = raise_opset(program)
-    return Changed(program, add_function_gradient(program, name)[1])
+class PluggedDerivative:
+    """The base of options of a derivative that a plug-in declares in the group
+    `onnxgrad.derivatives`, by its kind. `made` is the class with which the command shows it.
+    """
+
+    made: ClassVar[Any]
+
+    @staticmethod
+    def formed(program: Program, *chosen: Any, **options: Any) -> Any:
+        """Returns the Derivative, or the Changed program, for the options that form it."""
+        raise NotImplementedError
+
+    def checked(self, model: ModelLike, found: Any, proof: GradOptions) -> GradientReport | None:
+        """Returns the numeric check; None if `check_product` checks the kind."""
+        return None
 
 
 _FORMED: dict[type[Declaration], Callable[..., Any]] = {
@@ -110,9 +117,7 @@ _FORMED: dict[type[Declaration], Callable[..., Any]] = {
     HessianProductOptions: hessian_products,
     JacobianOptions: jacobians,
     HessianOptions: hessians,
-    CasadiOptions: sibling,
     MarkOptions: _marked,
-    FunctionGradientOptions: _with_function,
     LinearizeOptions: linearize,
 }
 
@@ -136,7 +141,10 @@ def derive(
                 each = _Each(program, options, proves)
                 program, options = each.program, each.options
             with final(getattr(options, "final", False)):
-                found = _FORMED[type(options)](program, **_forming(options))
+                if isinstance(options, PluggedDerivative):
+                    found = options.formed(program, **_forming(options))
+                else:
+                    found = _FORMED[type(options)](program, **_forming(options))
                 found = each.mapped(found) if each is not None else found
         seconds = time.perf_counter() - started
         if proof is not None and proves and each is not None:
@@ -263,13 +271,12 @@ def _sample(
     model: ModelLike, found: Any, options: Limits, hooks: Hooks, proof: GradOptions
 ) -> GradientReport:
     """Checks some of the values numerically, with the same options otherwise."""
-    original = load(model) if isinstance(options, FunctionGradientOptions) else read(model)
+    if isinstance(options, PluggedDerivative):
+        report = options.checked(model, found, proof)
+        if report is not None:
+            return report
+    original = read(model)
     original.digests = found.program.digests  # the weights that are written are those checked
-    if isinstance(options, FunctionGradientOptions):
-        program, _ = raise_opset(original)
-        return check_function(
-            program, options.name, asked=False, seed=proof.seed, provider=proof.provider
-        )
     refuse_strange(proof.allow_empty, found)
     bounds, names = Bounds.of(proof.atol, proof.rtol, proof.metric), spread(found.values)
     checking = CheckGradientOptions if found.kind == "gradient" else CheckProductOptions

@@ -108,17 +108,6 @@ class MarksMade(GradientMade):
 
 
 @dataclass(frozen=True)
-class FunctionMade(GradientMade):
-    """A model with a new function, and its check, if any."""
-
-    json_keys = "function=gradient.new check"
-
-    def head(self, verbose: bool) -> Iterator[Part]:
-        """Yields the name of the function."""
-        yield f"new function {self.gradient.new}"
-
-
-@dataclass(frozen=True)
 class SplitMade(GradientMade):
     """A forward and a backward part, and their check, if any."""
 

@@ -30,6 +30,8 @@ from onnxgrad.jobs.gradients import derive
 from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import Range
+from onnxgrad.plugins.casadi import CasadiOptions
+from onnxgrad.plugins.function_gradient import FunctionGradientOptions
 from scripts import make_stubs
 
 MLP = "models/training/mlp.onnx"
@@ -39,9 +41,9 @@ FUNCTIONS = {
     onnxgrad.jvp: declared.JvpOptions,
     onnxgrad.hessian_vector_product: declared.HessianProductOptions,
     onnxgrad.jacobian: JacobianOptions,
-    onnxgrad.casadi_derivative: declared.CasadiOptions,
+    onnxgrad.casadi_derivative: CasadiOptions,
     onnxgrad.mark_checkpoints: declared.MarkOptions,
-    onnxgrad.function_gradient: declared.FunctionGradientOptions,
+    onnxgrad.function_gradient: FunctionGradientOptions,
     onnxgrad.check_gradient: CheckGradientOptions,
     onnxgrad.check_product: declared.CheckProductOptions,
 }
@@ -101,7 +103,7 @@ def test_a_function_has_the_options_of_its_job(
     found = dict(inspect.signature(function).parameters)
     del found["model"]
     assert {*found} == {o.name for o in options_of(options)}
-    assert f"def {function.__name__}(" in make_stubs.text()
+    assert f"def {function.__name__}(" in make_stubs.text() + make_stubs.text(make_stubs.plugins)
     with pytest.raises(InputError, match=f"{function.__name__} has no option 'turtle'"):
         function(MLP, turtle=1)
 

@@ -13,12 +13,11 @@ from onnxgrad.cli.options import write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model, writer
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.extensions import plugged
 from onnxgrad.ir.storage.places import check_output
 from onnxgrad.ir.storage.protection import STDIN
 from onnxgrad.jobs.declared import options_of
 from onnxgrad.jobs.gradient_declarations import (
-    CasadiOptions,
-    FunctionGradientOptions,
     GradientOptions,
     GradOptions,
     HessianOptions,
@@ -35,7 +34,6 @@ from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.gradient import (
-    FunctionMade,
     GradientMade,
     MarksMade,
     ProductMade,
@@ -54,10 +52,7 @@ _JOBS: dict[str | None, tuple[type[Limits], type[GradientMade]]] = {
     "hvp": (HessianProductOptions, ProductMade),
     "jacobian": (JacobianOptions, ProductMade),
     "hessian": (HessianOptions, ProductMade),
-    "adj": (CasadiOptions, ProductMade),
-    "fwd": (CasadiOptions, ProductMade),
     "mark": (MarkOptions, MarksMade),
-    "function": (FunctionGradientOptions, FunctionMade),
     "split": (LinearizeOptions, SplitMade),
 }
 # options of the derivative, not of its proof
@@ -75,7 +70,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     targets = [target_of(name) for name in args.split or [args.output]]
     if args.html is not None and kind is not None:
         raise InputError("--html shows a gradient graph: this writes another kind of model")
-    options, shape = _options(args, kind), _JOBS[kind][1]
+    job, shape = _JOBS.get(kind) or _plugged(str(kind))
+    options = _options(args, kind, job)
     proof = None if args.mark else args.options
     if proof is not None and proof.verify:
         require_runtime(args.provider)
@@ -128,11 +124,16 @@ def _write_parts(found: Split, targets: Sequence[Path | None], out: Output) -> N
         write_model(as_functions(found), forward, out)
 
 
-def _options(args: argparse.Namespace, kind: str | None) -> Limits:
+def _plugged(kind: str) -> tuple[type[Limits], type[GradientMade]]:
+    found = plugged("derivatives", kind)
+    return found, found.made
+
+
+def _options(args: argparse.Namespace, kind: str | None, job: type[Limits]) -> Limits:
     """Returns the options of the job from the flags. Raises InputError for flags that do not apply
     to it.
     """
-    options, job = args.options, _JOBS[kind][0]
+    options = args.options
     if kind == "mark" and options.checkpoint is None:
         raise InputError(
             "--mark writes the marks of --checkpoint: pass --checkpoint auto, a size or marks"
@@ -148,14 +149,14 @@ def _options(args: argparse.Namespace, kind: str | None) -> Limits:
     known = {o.name for o in options_of(job)}
     for o in _FORMING if kind not in ("mark", "function") else ():
         if o.name not in known and settings[o.name] != o.default:
-            of = f"casadi {kind}" if job is CasadiOptions else kind
+            of = f"casadi {kind}" if "kind" in known else kind
             only = {"mode": "--jacobian", "keep": "--split"}.get(o.name)
             raise InputError(
                 f"{o.flag} {f'is for {only}' if only else f'does not apply to --{of}'}"
             )
     given = {k: settings[k] for k in known & {*(options.given if kind else settings)}}
-    own = {CasadiOptions: {"kind": kind}, FunctionGradientOptions: {"name": args.function}}
-    return job.from_settings({**given, **own.get(job, {})})
+    own = {"kind": kind, "name": args.function}
+    return job.from_settings({**given, **{k: v for k, v in own.items() if k in known}})
 
 
 def _page(

@@ -39,7 +39,6 @@ from onnxgrad.grad.checking.same_outputs import same_function, same_outputs, who
 from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
 from onnxgrad.grad.checking.zero_reasons import explained
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
-from onnxgrad.grad.derivatives.casadi import KINDS, seed_sizes
 from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.prepare import Adjoint
@@ -195,7 +194,7 @@ class Check(Checked):
     def report(self) -> GradientReport:
         """Returns the check of every value, repeated with zeros as factors of products."""
         found, how, source = self.found, self.how, self.source
-        feeds, dims, given = _feeds(source, self.files, self.run, how, found.kind)
+        feeds, dims, given = _feeds(source, self.files, self.run, how, found)
         started = time.monotonic()
         checks = self.at(feeds, given=bool(how.inputs))
         for zeros in [] if how.inputs else feeds_with_zeros(source, feeds, how.seed, self.files):
@@ -342,7 +341,7 @@ def refuse_strange(names: Collection[str], found: Gradient | Derivative) -> None
 
 
 def _feeds(
-    source: ModelProto, files: Files, run: Run, how: Conditions, kind: str
+    source: ModelProto, files: Files, run: Run, how: Conditions, found: Gradient | Derivative
 ) -> tuple[dict[str, Any], dict[str, int], Collection[str]]:
     """Returns feeds with sizes at which the model runs, these sizes, and the inputs that the user
     gave.
@@ -350,12 +349,14 @@ def _feeds(
     if how.inputs:
         given = sets_of(how.inputs, source)
         if len(given) > 1:
-            raise InputError(f"inputs: a {kind} is checked on one set of arrays, not {len(given)}")
+            raise InputError(
+                f"inputs: a {found.kind} is checked on one set of arrays, not {len(given)}"
+            )
         feeds = feeds_for(source, seed=how.seed, dims=how.dims, given=given[0])
         return feeds, bound_by(source, feeds), list(given[0])
     dims = how.dims
-    if kind in KINDS:
-        dims = {**seed_sizes(files.load(source)), **(dims or {})}
+    if isinstance(found, Derivative) and found.sizes is not None:
+        dims = {**found.sizes, **(dims or {})}
     dims = runnable(source, dims, how.seed, lambda feeds: run(source, feeds), count=1)[0]
     return feeds_for(source, seed=how.seed, dims=dims), dict(dims), ()
 

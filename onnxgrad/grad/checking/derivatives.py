@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.extensions import plugged
 from onnxgrad.grad.checking.check import (
     Check,
     Conditions,
@@ -28,7 +29,6 @@ from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.looks import Directional, Motion
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
-from onnxgrad.grad.derivatives.casadi import sibling
 from onnxgrad.grad.derivatives.derivative import Derivative, Kind
 from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import Mode, jacobians
@@ -78,7 +78,7 @@ def check_product(
         if second:
             gradient = differentiate(files.load(source), wrt, target, stop=stop)
             forward = files.proto(gradient.program)
-        form = forming.get(of, partial(sibling, kind=of))
+        form = forming.get(of) or partial(plugged("derivatives", of).formed, kind=of)
         made = form(files.load(source), wrt, target, *((stop,) if of in forming else ()))
         how = Conditions(**conditions)
         return _ProductCheck(source, files, forward, made, wrt, how, made.stops).report()

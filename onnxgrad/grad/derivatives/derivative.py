@@ -26,7 +26,8 @@ class Derivative:
 
     tangents: the input for the tangent of each value. results: the outputs, by target for a jvp and
     CasADi's fwd, else by value. seeds: the adjoint inputs of CasADi's adj, by target. by: the
-    values, if `results` has other keys. stops: the values at which it stops.
+    values, if `results` has other keys. stops: the values at which it stops. sizes: of the symbols
+    that count directions, if a run takes several directions at once.
     """
 
     program: Program
@@ -38,6 +39,7 @@ class Derivative:
     by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
+    sizes: Mapping[str, int] | None = None
 
     @property
     def values(self) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from onnxgrad import check_gradient, check_product, op, vjp
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checking import derivatives
-from onnxgrad.grad.derivatives import casadi
+from onnxgrad.plugins import casadi
 from tests.helpers import parse
 
 TEXT = """g (float[N,3] x, float[N,2] t) => (float[N,2] y, float loss)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from onnx import FunctionProto, ModelProto, ValueInfoProto, helper
 
@@ -10,15 +12,57 @@ from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.differentiation import differentiate
-from onnxgrad.grad.function_attributes import Values, bind, probes, refer_to_attributes
+from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.sequences import is_float
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
-from onnxgrad.ir.load import function_block, load
+from onnxgrad.ir.load import ModelLike, function_block, load
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import SequenceType, TensorType, Type, type_to_proto
+from onnxgrad.jobs.declared import REQUIRED, option
+from onnxgrad.jobs.gradient_declarations import GradOptions
+from onnxgrad.jobs.gradients import Changed, PluggedDerivative
+from onnxgrad.jobs.groups import Limits
 from onnxgrad.passes.remove_unused import names_function
+from onnxgrad.plugins.function_attributes import Values, bind, probes, refer_to_attributes
+from onnxgrad.report.gradient import GradientMade
+from onnxgrad.report.parts import Part
+
+
+@dataclass(frozen=True)
+class FunctionMade(GradientMade):
+    """A model with a new function, and its check, if any."""
+
+    json_keys = "function=gradient.new check"
+
+    def head(self, verbose: bool) -> Iterator[Part]:
+        """Yields the name of the function."""
+        yield f"new function {self.gradient.new}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionGradientOptions(PluggedDerivative, Limits):
+    """The options of `function_gradient`."""
+
+    job: ClassVar[str] = "function_gradient"
+    made: ClassVar[Any] = FunctionMade
+
+    name: str = option(REQUIRED, "name or domain::name of the function", positional=True)
+
+    @staticmethod
+    def formed(program: Program, *chosen: Any, **options: Any) -> Changed:
+        """Returns the program with the gradient of the function."""
+        program, _ = raise_opset(program)
+        return Changed(program, add_function_gradient(program, *chosen, **options)[1])
+
+    def checked(self, model: ModelLike, found: Changed, proof: GradOptions) -> GradientReport:
+        """Compares the gradient of the function with finite differences."""
+        original = load(model)
+        original.digests = found.program.digests  # the weights that are written are those checked
+        program, _ = raise_opset(original)
+        seed, provider = proof.seed, proof.provider
+        return check_function(program, self.name, asked=False, seed=seed, provider=provider)
 
 
 def add_function_gradient(program: Program, name: str) -> FunctionKey:

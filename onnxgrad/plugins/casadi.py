@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -40,16 +42,35 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Dim, TensorType, element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.declared import REQUIRED, option
+from onnxgrad.jobs.gradient_declarations import Chosen
+from onnxgrad.jobs.gradients import PluggedDerivative
 from onnxgrad.passes.remove_unused import RemoveUnused
+from onnxgrad.report.gradient import ProductMade
 from onnxgrad.rewrite.trace import Trace
 
-KINDS = ("adj", "fwd")
 _REST = np.array([-1], np.int64)
 _SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
 
 
+@dataclass(frozen=True, kw_only=True)
+class CasadiOptions(PluggedDerivative, Chosen):
+    """The options of `casadi_derivative`."""
+
+    job: ClassVar[str] = "casadi_derivative"
+    made: ClassVar[Any] = ProductMade
+
+    kind: Literal["adj", "fwd"] = option(REQUIRED, "reverse or forward mode", positional=True)
+
+    @staticmethod
+    def formed(program: Program, *chosen: Any, **options: Any) -> Derivative:
+        """Returns the derivative."""
+        return sibling(program, *chosen, **options)
+
+
 def sibling(program: Program, wrt: Wrt = None, target: Target = None, *, kind: Kind) -> Derivative:
     """Implements `casadi_derivative` on a Program, which is changed or replaced."""
+    sizes = seed_sizes(program)
     program, _ = raise_opset(program)
     prefix = prefix_of(program.main, kind)
     if target is None:
@@ -91,6 +112,7 @@ def sibling(program: Program, wrt: Wrt = None, target: Target = None, *, kind: K
         {name: named[name] for name in made.tangents},
         {name: named[name] for name in made.seeds},
         notes=made.notes,
+        sizes=sizes,
     )
 
 
