@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from onnxgrad.errors import InputError
+from onnxgrad.extensions import plugged
 from onnxgrad.ir.storage.places import check_output, make_folder
 from onnxgrad.ir.storage.protection import protecting
 from onnxgrad.jobs.ci import lock as locks
 from onnxgrad.jobs.ci.accepted import Leftover, leftovers
-from onnxgrad.jobs.ci.dask import each_on
 from onnxgrad.jobs.ci.declarations import CiOptions
 from onnxgrad.jobs.ci.lock import Lock, settled
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
@@ -190,7 +190,7 @@ def _outcomes(plan: Plan, options: CiOptions, hooks: CiHooks) -> list[ModelOutco
     working = (
         each(plan.jobs, options.jobs, keep_going=going, limits=hooks.limits)
         if options.dask is None
-        else each_on(options.dask, plan.jobs, keep_going=going)
+        else plugged("workers", "dask")(options.dask, plan.jobs, keep_going=going)
     )
     with hooks.working(plan) as watch, closing(working):
         for index, outcome in working:

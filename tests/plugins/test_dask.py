@@ -12,11 +12,11 @@ import pytest
 
 from onnxgrad.__main__ import main
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.ci.dask import each_on
 from onnxgrad.jobs.ci.plan import plan_of
 from onnxgrad.jobs.ci.work import Job, Setup
 from onnxgrad.jobs.ci.workers import each
 from onnxgrad.jobs.recipe import parse
+from onnxgrad.plugins.dask import each_on
 from tests.cli.conftest import BRANCHES
 from tests.helpers import parse as model_of
 
@@ -124,6 +124,6 @@ def test_workers_that_see_other_files_are_refused(cluster: str, jobs: list[Job])
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "what is this"])
 def test_no_scheduler(address: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("onnxgrad.jobs.ci.dask._CONNECTING", 1.0)
+    monkeypatch.setattr("onnxgrad.plugins.dask._CONNECTING", 1.0)
     with pytest.raises(InputError, match=f"^dask: no scheduler answers at {address}: "):
         list(each_on(address, jobs))
