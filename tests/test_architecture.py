@@ -56,7 +56,7 @@ MIN_LINES = 40  # a shorter file belongs to its neighbour; `__init__` apart
 SHORT_FILES = frozenset({
     "__main__.py", "cli/commands/check_grad.py", "cli/commands/convert_opset.py",
     "cli/commands/diff.py", "cli/commands/inspect.py",
-    "cli/commands/verify.py", "olive/package_config.py", "train/engines/choice.py",
+    "cli/commands/verify.py", "plugins/olive/package_config.py", "train/engines/choice.py",
     "version.py",
 })  # fmt: skip
 # imports of our own modules that wait until they are needed: (file, module), each with its reason beside it

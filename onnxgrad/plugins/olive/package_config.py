@@ -12,7 +12,7 @@ from typing import Any
 
 from olive.package_config import OlivePackageConfig
 
-OURS = Path(__file__).with_suffix(".json")
+OURS = Path(__file__).parents[2] / "olive" / "package_config.json"  # users name this file
 
 
 def package_config() -> dict[str, Any]:
