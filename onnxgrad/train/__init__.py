@@ -22,7 +22,6 @@ from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, Js
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.export import export
-from onnxgrad.train.federated import Delta, average, read_delta
 from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import *  # noqa: F403  # its table
 from onnxgrad.train.manifest import Manifest
@@ -51,7 +50,6 @@ __all__ = [
     "Arrays",
     "CsvLines",
     "Data",
-    "Delta",
     "Diverged",
     "EarlyStopping",
     "Event",
@@ -64,7 +62,6 @@ __all__ = [
     "TrainingStep",
     "accuracy",
     "adapters_of",
-    "average",
     "export",
     "features",
     "load_adapters",
@@ -72,7 +69,6 @@ __all__ = [
     "merge",
     "metrics",
     "read_adapters",
-    "read_delta",
     "read_peft",
     "read_step",
     "save_adapters",

@@ -8,7 +8,6 @@ from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, Js
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.export import export
-from onnxgrad.train.federated import Delta, average, read_delta
 from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import *
 from onnxgrad.train.manifest import Manifest
@@ -21,7 +20,10 @@ from onnxgrad.train.step_folder import read_step, save_step, seal_step
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 from onnxgrad.training import Trainer, training_step
-__all__ = ['Adapters', 'Arrays', 'CsvLines', 'Data', 'Delta', 'Diverged', 'EarlyStopping', 'Event', 'ExponentialMovingAverage', 'History', 'JsonLines', 'LossScaling', 'Manifest', 'Trainer', 'TrainingStep', 'accuracy', 'adapters_of', 'average', 'export', 'features', 'load_adapters', 'lora', 'merge', 'metrics', 'read_adapters', 'read_delta', 'read_peft', 'read_step', 'save_adapters', 'save_peft', 'save_step', 'schedules', 'seal_step', 'step_from_training_info', 'training_step', 'with_training_info']
+__all__ = ['Adapters', 'Arrays', 'CsvLines', 'Data', 'Diverged', 'EarlyStopping', 'Event', 'ExponentialMovingAverage', 'History', 'JsonLines', 'LossScaling', 'Manifest', 'Trainer', 'TrainingStep', 'accuracy', 'adapters_of', 'export', 'features', 'load_adapters', 'lora', 'merge', 'metrics', 'read_adapters', 'read_peft', 'read_step', 'save_adapters', 'save_peft', 'save_step', 'schedules', 'seal_step', 'step_from_training_info', 'training_step', 'with_training_info']
 __all__ += losses.__all__
 __all__ += optimizers.__all__
-__all__ += []
+__all__ += ['Delta', 'average', 'read_delta']
+from onnxgrad.plugins.federated import Delta as Delta
+from onnxgrad.plugins.federated import average as average
+from onnxgrad.plugins.federated import read_delta as read_delta

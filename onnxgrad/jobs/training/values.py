@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
+from onnxgrad.extensions import plugged
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.training.declarations import Chosen, ExportOptions, RestoreOptions
@@ -37,12 +38,12 @@ from onnxgrad.train.data import HELD_OUT
 from onnxgrad.train.engines.base import Engine
 from onnxgrad.train.engines.session import dtype_of
 from onnxgrad.train.export import export
-from onnxgrad.train.federated import Delta, average, check_alike, flattened, parted, read_delta
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import Rate
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_values
 from onnxgrad.train.update.mixed_precision import MASTER
+from onnxgrad.wording import perhaps
 
 
 class HeldValues:
@@ -126,27 +127,24 @@ class HeldValues:
         return {fed.name: np.array(held[fed.of], fed.dtype) for fed in batch if fed.of}
 
     @known_keywords
-    def delta(self, before: Mapping[str, Array], examples: float = 1) -> Delta:
-        """Returns the change of `parameters` since they were `before`. `apply` weights it by
-        `examples`, the number of examples that were read. Raises InputError if names, shapes or
-        dtypes differ.
+    def delta(self, before: Mapping[str, Array], examples: float = 1) -> Any:
+        """Returns the change of `parameters` since they were `before`, as a `train.Delta`. `apply`
+        weights it by `examples`, the number of examples that were read. Raises InputError if names,
+        shapes or dtypes differ.
         """
         own: dict[str, Any] = self.parameters
         check_alike(before, own, "before")
-        return Delta({k: a - before[k] for k, a in own.items()}, examples, self.task.manifest.model)
+        change, delta = {k: a - before[k] for k, a in own.items()}, plugged("train", "Delta")
+        return delta(change, examples, self.task.manifest.model)
 
     @known_keywords
-    def apply(self, deltas: Sequence[Delta | str | PathLike[str]], rate: float = 1.0) -> None:
+    def apply(self, deltas: Sequence[Any], rate: float = 1.0) -> None:
         """Adds `rate` times the mean of deltas to `parameters`. Deltas are weighted by their
         examples, and may be paths. Raises InputError for a delta of a different model, and as
         `train.average` does.
         """
-        found = [d if isinstance(d, Delta) else read_delta(d) for d in deltas]
-        for i, delta in enumerate(found):
-            if delta.model != self.task.manifest.model:
-                raise InputError(f"deltas[{i}] belongs to another model than this training step")
+        mean = plugged("train", "Delta").mean(deltas, self.task.manifest.model)
         own: dict[str, Any] = self.parameters
-        mean = average([d.values for d in found], [d.examples for d in found])
         check_alike(mean, own, "deltas")
         new = {k: a + rate * mean[k].astype(np.float64) for k, a in own.items()}
         self._set({k: a.astype(own[k].dtype) for k, a in new.items()}, own, "deltas")
@@ -310,3 +308,39 @@ class HeldValues:
             )
         with safetensors_file.opened(self._place.best) as values:  # one rank may call this alone
             yield values
+
+
+def check_alike(given: Mapping[str, Array], wanted: Mapping[str, Array], where: str) -> None:
+    """Raises InputError unless `given` has the names, shapes and dtypes of `wanted`."""
+    for name in given:
+        if name not in wanted:
+            raise InputError(f"{where} has '{name}', which is unknown{perhaps(name, wanted)}")
+    for name, like in wanted.items():
+        if name not in given:
+            raise InputError(f"{where} lacks '{name}': {like.dtype}{list(like.shape)}")
+        a = np.asarray(given[name])
+        if a.shape != like.shape or a.dtype != like.dtype:
+            raise InputError(
+                f"{where}: '{name}' is {a.dtype}{list(a.shape)}, not {like.dtype}{list(like.shape)}"
+            )
+
+
+def flattened(values: Iterable[Array]) -> Array:
+    """Returns the elements of all arrays as one vector, in the widest dtype, at least float32."""
+    arrays = [np.asarray(a).reshape(-1) for a in values]
+    return np.concatenate([a.astype(np.float32) if a.itemsize < 4 else a for a in arrays])
+
+
+def parted(vector: Array, like: Mapping[str, Array], where: str) -> dict[str, Array]:
+    """Returns the arrays from which `flattened` made a vector. Raises InputError for another length
+    or dtype.
+    """
+    wanted = flattened(like.values())
+    if vector.shape != wanted.shape or vector.dtype != wanted.dtype:
+        raise InputError(
+            f"{where} must be {wanted.dtype}{list(wanted.shape)}, not {vector.dtype}"
+            f"{list(vector.shape)}"
+        )
+    ends = np.cumsum([a.size for a in like.values()])[:-1]
+    parts = zip(like.items(), np.split(vector, ends), strict=True)
+    return {name: part.reshape(a.shape).astype(a.dtype) for (name, a), part in parts}

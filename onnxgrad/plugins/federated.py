@@ -1,9 +1,9 @@
-"""Weights for federated training: averages, weights as one vector, and differences in files."""
+"""Weights for federated training: averages, and differences in files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,9 +12,10 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
+from onnxgrad.jobs.training.values import check_alike
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
-from onnxgrad.wording import counted, perhaps
+from onnxgrad.wording import counted
 
 Values = Mapping[str, Array]
 _MODEL, _EXAMPLES = "delta", "examples"
@@ -72,42 +73,6 @@ def _mean(name: str, arrays: Sequence[Array], shares: Array) -> Array:
     return total.astype(first.dtype)
 
 
-def check_alike(given: Values, wanted: Values, where: str) -> None:
-    """Raises InputError unless `given` has the names, shapes and dtypes of `wanted`."""
-    for name in given:
-        if name not in wanted:
-            raise InputError(f"{where} has '{name}', which is unknown{perhaps(name, wanted)}")
-    for name, like in wanted.items():
-        if name not in given:
-            raise InputError(f"{where} lacks '{name}': {like.dtype}{list(like.shape)}")
-        a = np.asarray(given[name])
-        if a.shape != like.shape or a.dtype != like.dtype:
-            raise InputError(
-                f"{where}: '{name}' is {a.dtype}{list(a.shape)}, not {like.dtype}{list(like.shape)}"
-            )
-
-
-def flattened(values: Iterable[Array]) -> Array:
-    """Returns the elements of all arrays as one vector, in the widest dtype, at least float32."""
-    arrays = [np.asarray(a).reshape(-1) for a in values]
-    return np.concatenate([a.astype(np.float32) if a.itemsize < 4 else a for a in arrays])
-
-
-def parted(vector: Array, like: Values, where: str) -> dict[str, Array]:
-    """Returns the arrays from which `flattened` made a vector. Raises InputError for another length
-    or dtype.
-    """
-    wanted = flattened(like.values())
-    if vector.shape != wanted.shape or vector.dtype != wanted.dtype:
-        raise InputError(
-            f"{where} must be {wanted.dtype}{list(wanted.shape)}, not {vector.dtype}"
-            f"{list(vector.shape)}"
-        )
-    ends = np.cumsum([a.size for a in like.values()])[:-1]
-    parts = zip(like.items(), np.split(vector, ends), strict=True)
-    return {name: part.reshape(a.shape).astype(a.dtype) for (name, a), part in parts}
-
-
 @dataclass(frozen=True)
 class Delta:
     """The change of weights by training.
@@ -125,6 +90,17 @@ class Delta:
         """Writes a safetensors file. Raises InputError if it cannot be written."""
         words = {_MODEL: self.model, _EXAMPLES: repr(float(self.examples))}
         safetensors_file.write(Path(path), self.values, words)
+
+    @staticmethod
+    def mean(deltas: Sequence[Delta | str | PathLike[str]], model: str) -> dict[str, Array]:
+        """Returns the mean of deltas of a model, weighted by their examples. Raises InputError for
+        a delta of a different model, and as `average` does.
+        """
+        found = [d if isinstance(d, Delta) else read_delta(d) for d in deltas]
+        for i, delta in enumerate(found):
+            if delta.model != model:
+                raise InputError(f"deltas[{i}] belongs to another model than this training step")
+        return average([d.values for d in found], [d.examples for d in found])
 
 
 @known_keywords
