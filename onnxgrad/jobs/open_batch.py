@@ -25,7 +25,6 @@ from onnxgrad.verify import Report, verify
 from onnxgrad.verify.feeds.dims import shape_of
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from onnxgrad.verify.proof_model import Model, proof_model
-from onnxgrad.verify.report import joined
 from onnxgrad.verify.rows.other_sizes import at_other_sizes
 from onnxgrad.verify.rows.proof import RowProof
 from onnxgrad.wording import option, what_there_is
@@ -225,7 +224,7 @@ def _at_sizes(
         for i, original in enumerate(originals)
     ]  # fmt: skip
     at = [_sizes_of(original.proto, ours, opened) for original in originals]
-    report = joined(reports, at, "at")
+    report = Report.merge(reports, at, "at")
     others = list(other_sizes(opened))
     report = at_other_sizes(
         report, made, opened.sizes, others, dims=options.dims, seed=options.seed,
@@ -244,7 +243,7 @@ def _at_sizes(
     at = [
         ", ".join(f"{n}={size}" for n, size in plan.items()) for plan in (opened.sizes, others[0])
     ]
-    return joined([report, *found], ["", *at], "by rows at")
+    return Report.merge([report, *found], ["", *at], "by rows at")
 
 
 def _by_place(original: ModelProto, made: ModelProto) -> dict[str, str]:

@@ -18,10 +18,9 @@ from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import providers_of
-from onnxgrad.verify import Check, Difference, Report, open_session, run, verify
-from onnxgrad.verify.compare import worst
+from onnxgrad.verify import Report, open_session, run, verify
+from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.feeds.proof_cases import choose_cases
-from onnxgrad.verify.report import of_all
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.values import Value
 
@@ -101,40 +100,13 @@ def proved(program: Program, expected: Run, options: Proof) -> Report:
     """
     proof = options.proof()
     inputs, dims = proof.pop("inputs", None), proof.pop("dims", None)
-    seeds = proof.pop("seeds", options.seeds)
+    seeds, share = proof.pop("seeds", options.seeds), proof.pop("coverage", None)
     with runnable(program) as candidate:
         cases = choose_cases(to_proto(program), inputs, dims, seeds, expected, edges=False)
         reports = [
             replace(verify(candidate, expect=c.results, inputs=c.feeds, **proof), cases=(c.case,))
             for c in cases
         ]
-    return _together(reports)
-
-
-def _together(reports: Sequence[Report]) -> Report:
-    """Returns the reports of several cases as one, or the first that refutes or proves nothing."""
-    bad = next((r for r in reports if not r.ok), None)
-    if bad is not None:
-        return bad
-    found: dict[tuple[str, str], list[Difference]] = {}
-    for d in (d for r in reports for d in r.differences):
-        found.setdefault((d.check, d.output), []).append(d)
-    return replace(
-        reports[0],
-        differences=tuple(w for group in found.values() if (w := worst(group)) is not None),
-        checks={name: _check([r.checks[name] for r in reports]) for name in reports[0].checks},
-        compared={n: sum(r.compared.get(n, 0) for r in reports) for n in reports[0].compared},
-        notes=tuple(dict.fromkeys(note for r in reports for note in r.notes)),
-        **of_all(reports),
-    )
-
-
-def _check(checks: Sequence[Check]) -> Check:
-    """Returns one check of several cases."""
-    return replace(
-        next((check for check in checks if check.why), checks[0]),
-        ran=any(check.ran for check in checks),
-        cases=sum(check.cases for check in checks),
-        compared=sum(check.compared for check in checks),
-        worst=worst(check.worst for check in checks if check.worst is not None),
-    )
+    report = Report.merge(reports)
+    lacking = "" if share is None else report.coverage.lacks(wanted_share(share))
+    return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report

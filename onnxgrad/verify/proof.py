@@ -50,7 +50,7 @@ from onnxgrad.verify.output_parts import Joins
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
-from onnxgrad.verify.report import Check, Regions, Report, joined
+from onnxgrad.verify.report import Check, Regions, Report
 from onnxgrad.verify.request import Request, Stored
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import title_of, too_old
@@ -127,7 +127,7 @@ def _on_all(
         else _around(first, second, each, early)
         for each in requests
     ]
-    return joined(reports, providers)
+    return Report.merge(reports, providers)
 
 
 def _runtimes(against: str | Sequence[str], *, alone: bool) -> list[Runtime]:
@@ -149,7 +149,7 @@ def _in_others(model: ProofModel, request: Request, others: Sequence[Runtime]) -
         report = _around(model, model, request.beside(runtime), None)
         here = f"{report.provider} of onnxruntime {versions()['onnxruntime']}"
         reports.append(replace(report, provider=f"{here} and on {title}"))
-    return joined(reports, titles)
+    return Report.merge(reports, titles)
 
 
 def _around(

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxgrad.results import Plain
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
-from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
+from onnxgrad.verify.coverage.summary import NOT_ASKED, NOTHING_RAN, Coverage
 from onnxgrad.verify.exact.window import Decision
 from onnxgrad.wording import counted, text_html
 
@@ -63,16 +63,19 @@ class Case:
     inputs).
 
     `edges`: the feeds are an edge case, with zeros, ties, both sides of comparisons, other switches
-    and inverted masks. `how`: a description of other unusual feeds.
+    and inverted masks. `how`: a description of other unusual feeds. `place`: the proof that the
+    case belongs to, if a report joins several.
     """
 
     dims: Mapping[str, int]
     seed: int | None
     edges: bool = False
     how: str = ""
+    place: str = ""
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{name}={size}" for name, size in self.dims.items())
+        places = [self.place] if self.place else []
+        sizes = ", ".join([*(f"{name}={size}" for name, size in self.dims.items()), *places])
         seed = "given inputs" if self.seed is None else f"seed {self.seed}"
         unusual = "zeros and ties" if self.edges else self.how
         return f"{seed}{f' with {unusual}' if unusual else ''}{f', {sizes}' if sizes else ''}"
@@ -274,6 +277,82 @@ class Report(Plain):
             return NOT_PROVED
         return WITHIN if self.bounds else EQUAL
 
+    @staticmethod
+    def merge(reports: Sequence[Report], places: Sequence[str] = (), word: str = "on") -> Report:
+        """Returns one report for several cases of a proof; with `places`, for proofs on several
+        providers, or `at` several sizes.
+
+        With places, the names of all checks but the first report's include the provider or the
+        size, and so do notes and reasons.
+        """
+        first = reports[0]
+        if len(reports) == 1:
+            return first
+        named = [f"{word} {place}" if i else "" for i, place in enumerate(places)]
+        named = named or [""] * len(reports)
+        parts = [report._at(place, first) for report, place in zip(reports, named, strict=True)]
+        checks: dict[str, list[Check]] = {}
+        found: dict[tuple[str, str], list[Difference]] = {}
+        compared: dict[str, int] = {}
+        noise: dict[str, float] = {}
+        for r in parts:
+            for check in r.checks.values():
+                checks.setdefault(check.name, []).append(check)
+            for d in r.differences:
+                found.setdefault((d.check, d.output), []).append(d)
+            for name, count in r.compared.items():
+                seen = compared.get(name, 0)
+                compared[name] = max(seen, count) if places else seen + count
+            noise |= {k: max(v, noise.get(k, 0.0)) for k, v in r.noise.items()}
+        beyond = [r.non_finite for r in parts if r.non_finite is not None]
+        unknown = [
+            f"{place}: coverage is unknown ({r.coverage.why})"
+            for place, r in zip(named, parts)
+            if place and r.coverage.why not in ("", NOT_ASKED)
+        ]
+
+        def all_of(name: str) -> tuple[Any, ...]:
+            return tuple(dict.fromkeys(x for r in parts for x in getattr(r, name)))
+
+        return replace(
+            first,
+            ok=all(parts),
+            differences=tuple(w for group in found.values() if (w := worst(group)) is not None),
+            checks={name: _check(group) for name, group in checks.items()},
+            cases=tuple(case for r in parts for case in r.cases),
+            provider=", ".join(dict.fromkeys(r.provider for r in parts)),
+            unstable=all_of("unstable"),
+            notes=(*all_of("notes"), *unknown),
+            noise=noise,
+            seconds=sum(r.seconds for r in parts),
+            compared=compared,
+            unproved=all_of("unproved"),
+            coverage=Coverage.merge([r.coverage for r in parts], named),
+            idle=all_of("idle"),
+            infinite=all_of("infinite"),
+            non_finite=min(beyond, key=lambda one: one.equal, default=None),
+        )
+
+    def _at(self, place: str, first: Report) -> Report:
+        """Returns the report with the place in its names, and without what the first report of
+        several says.
+        """
+        if not place:
+            return self
+        cases = (replace(c, place=place) for c in self.cases)
+        new = [c for c in self.cases if c not in first.cases]
+        return replace(
+            self,
+            checks={
+                f"{c.name} {place}": replace(c, name=f"{c.name} {place}")
+                for c in self.checks.values()
+            },
+            differences=tuple(replace(d, check=f"{d.check} {place}") for d in self.differences),
+            cases=tuple(new if place.startswith("on ") else cases),
+            notes=tuple(f"{place}: {note}" for note in self.notes if note not in first.notes),
+            unproved=tuple(f"{place}: {why}" for why in self.unproved),
+        )
+
     def checks_of(self, names: Iterable[str]) -> list[Check]:
         """Returns the checks with these names, on every provider."""
         wanted = {*names}
@@ -338,52 +417,12 @@ class Report(Plain):
         return "\n".join(lines)
 
 
-def joined(reports: Sequence[Report], where: Sequence[str], word: str = "on") -> Report:
-    """Joins the reports of proofs on several providers, or `at` several sizes. The names of all
-    checks but the first report's include the provider or the size.
-    """
-    first, *others = reports
-    if not others:
-        return first
-    checks, differences = dict(first.checks), list(first.differences)
-    compared = dict(first.compared)
-    unproved, notes = list(first.unproved), list(first.notes)
-    for report, place in zip(others, where[1:], strict=True):
-        place = f"{word} {place}"
-        for check in report.checks.values():
-            name = f"{check.name} {place}"
-            checks[name] = replace(check, name=name)
-        differences += [replace(d, check=f"{d.check} {place}") for d in report.differences]
-        compared |= {k: max(v, compared.get(k, 0)) for k, v in report.compared.items()}
-        unproved += [f"{place}: {why}" for why in report.unproved]
-        notes += [f"{place}: {note}" for note in report.notes if note not in first.notes]
+def _check(checks: Sequence[Check]) -> Check:
+    """Returns one check of several cases."""
     return replace(
-        first,
-        ok=all(reports),
-        differences=tuple(differences),
-        checks=checks,
-        provider=", ".join(dict.fromkeys(report.provider for report in reports)),
-        notes=tuple(notes),
-        compared=compared,
-        unproved=tuple(unproved),
-        **of_all(reports),
+        next((check for check in checks if check.why), checks[0]),
+        ran=any(check.ran for check in checks),
+        cases=sum(check.cases for check in checks),
+        compared=sum(check.compared for check in checks),
+        worst=worst(check.worst for check in checks if check.worst is not None),
     )
-
-
-def of_all(reports: Sequence[Report]) -> dict[str, Any]:
-    """Returns the fields of several reports that are joined in the same way, whatever each is of:
-    feeds, sizes or providers.
-    """
-    noise: dict[str, float] = {}
-    for report in reports:
-        noise |= {k: max(v, noise.get(k, 0.0)) for k, v in report.noise.items()}
-    beyond = [r.non_finite for r in reports if r.non_finite is not None]
-    return {
-        "cases": tuple({str(case): case for r in reports for case in r.cases}.values()),
-        "unstable": tuple(dict.fromkeys(name for r in reports for name in r.unstable)),
-        "noise": noise,
-        "seconds": sum(r.seconds for r in reports),
-        "idle": tuple(dict.fromkeys(name for r in reports for name in r.idle)),
-        "infinite": tuple(dict.fromkeys(name for r in reports for name in r.infinite)),
-        "non_finite": min(beyond, key=lambda found: found.equal, default=None),
-    }

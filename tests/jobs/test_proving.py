@@ -10,8 +10,7 @@ import onnx
 import pytest
 
 from onnxgrad.cli.app import main
-from onnxgrad.jobs.proving import _check
-from onnxgrad.verify.report import Check
+from onnxgrad.verify.report import Check, _check
 from tests.helpers import parse
 
 # the float64 reference does not know the first operator
@@ -52,3 +51,17 @@ def test_a_check_that_ran_in_part_says_so() -> None:
     )
     assert found.ran and found.cases == 1
     assert found.gap == "float64 check only in part (over its budget of 20 s)"
+
+
+def test_the_cases_of_a_changed_model_cover_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One number of one seed is above 0 or below 0, never both."""
+    path = tmp_path / "a.onnx"
+    onnx.save(parse("g (float[1] x) => (float[1] y) { y = Abs (x) }"), path)
+    command = ["edit", str(path), "-o", str(tmp_path / "out.onnx"), "--rename", "y=z"]
+    seeds = [argument for seed in range(6) for argument in ("--seed", str(seed))]
+    assert main([*command, *seeds, "--coverage", "100%"]) == 0
+    assert "1 of 1 thresholds" in capsys.readouterr().out
+    assert main([*command, "--seed", "0", "--coverage", "100%"]) == 1
+    assert "coverage is" in capsys.readouterr().err

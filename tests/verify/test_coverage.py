@@ -13,9 +13,17 @@ from onnx import numpy_helper
 from onnxgrad.errors import InputError
 from onnxgrad.functions import optimize
 from onnxgrad.verify import Report, verify
-from onnxgrad.verify.coverage.counters import CHOSEN, Elements, Item, has_row, joined
+from onnxgrad.verify.coverage.counters import (
+    CHOSEN,
+    THRESHOLDS,
+    Elements,
+    Item,
+    has_row,
+    joined,
+    rows_item,
+)
 from onnxgrad.verify.coverage.differing import Differing
-from onnxgrad.verify.coverage.summary import Coverage, Sizes, wanted_share
+from onnxgrad.verify.coverage.summary import NOT_ASKED, Coverage, Sizes, wanted_share
 from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.reference.evaluate import Reference
 from tests.helpers import ROOT, parse
@@ -405,3 +413,26 @@ def test_other_numbers_are_refuted_as_well(seed: int) -> None:
     equal = [what for what, (a, b) in pairs.items() if verify(a, b).verdict != "different"]
     assert equal == []
     assert [what for what, (a, _) in pairs.items() if not verify(a, a).ok] == []
+
+
+def test_proofs_that_are_joined_cover_together() -> None:
+    """The sides of a bound and the rows of a table add up; another model's items name its place."""
+    bound = Item(THRESHOLDS, "Sign s", 0, 1, "never above 0")
+    above = Item(THRESHOLDS, "Sign s", 0, 1, "never below 0")
+    parts = [
+        Coverage(
+            (bound, rows_item("t", b"\x80", 8)), sizes=(Sizes("N", (1,), {0: "does not run"}),)
+        ),
+        Coverage((above, rows_item("t", b"\x01", 8)), sizes=(Sizes("N", (0, 2)),)),
+        Coverage((above,)),
+        Coverage(why=NOT_ASKED),
+    ]
+    whole = Coverage.merge(parts, ["", "", "at M=2", "on cuda"])
+    assert [(i.where, i.reached) for i in whole.items] == [
+        ("Sign s", 1),
+        ("t", 2),
+        ("at M=2: Sign s", 0),
+    ]
+    assert whole.sizes == (Sizes("N", (0, 1, 2)),) and not whole.why
+    three = [Item(THRESHOLDS, "R", 0, 1, f"never {words}") for words in ("x or y", "x or z")]
+    assert Coverage.merge([Coverage((i,)) for i in three], ["", ""]).missed == ["R: never x"]

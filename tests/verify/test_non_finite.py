@@ -14,7 +14,7 @@ from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify import verify
 from onnxgrad.verify.feeds.edge_cases import Variation
 from onnxgrad.verify.feeds.generate import Feeder
-from onnxgrad.verify.report import NonFinite, Report, joined
+from onnxgrad.verify.report import NonFinite, Report
 from tests.helpers import parse
 
 
@@ -95,7 +95,9 @@ def test_each_kind_of_value_is_in_another_row() -> None:
 def test_reports_of_several_sizes_keep_what_any_of_them_found() -> None:
     differs = pair("a = Mul (x, zero) y = Add (a, three)", "s = Shape (x) z = Expand (zero, s) y = Add (z, three)")  # fmt: skip
     same = replace(differs, non_finite=NonFinite(), noise={"y": 0.25}, infinite=("y",))
-    whole = joined([same, replace(differs, noise={"y": 0.5})], ["N = 1", "N = 2"], "at")
+    whole = Report.merge([same, replace(differs, noise={"y": 0.5})], ["N = 1", "N = 2"], "at")
     assert line(whole) == line(differs) != line(same)
     assert whole.noise == {"y": 0.5} and whole.infinite == ("y",)
-    assert whole.cases == same.cases and whole.seconds == same.seconds + differs.seconds
+    assert whole.seconds == same.seconds + differs.seconds
+    at = [str(case) for case in whole.cases[len(same.cases) :]]
+    assert at == [f"{case}, at N = 2" for case in differs.cases]  # every proof's are named

@@ -16,6 +16,7 @@ THRESHOLDS, BRANCHES, TURNS = "thresholds", "branches", "loop turns"
 ROWS, WEIGHTS, DEFAULTS = "rows", "weights", "defaults"
 # the kinds that decide the path of a model; a required share counts them together
 DECISIONS = (THRESHOLDS, BRANCHES, TURNS, DEFAULTS)
+_NEVER, _OR = "never ", " or "  # the sides of a bound that no run reached
 
 
 class Item(NamedTuple):
@@ -50,6 +51,36 @@ def joined(items: Iterable[Item]) -> list[Item]:
             rows = bytes(x | y for x, y in zip(found[key].rows, item.rows))
             found[key] = rows_item(item.where, rows, item.of)
     return [*others, *found.values()]
+
+
+def of_several(lists: Iterable[tuple[str, Sequence[Item]]]) -> tuple[Item, ...]:
+    """Merges the items of several proofs: those of equal models, one by one, as runs of one model;
+    those of a model that differs keep apart, with the proof's place.
+    """
+    found: dict[tuple[Any, ...], list[Item]] = {}
+    for place, items in lists:
+        model = tuple((i.kind, i.where, i.of) for i in items)
+        if model in found:
+            found[model] = [_more(a, b) for a, b in zip(found[model], items)]
+        else:
+            apart = f"{place}: " if place else ""
+            found[model] = [i._replace(where=apart + i.where) for i in items]
+    return tuple(item for items in found.values() for item in items)
+
+
+def _more(a: Item, b: Item) -> Item:
+    """Returns what the runs of two proofs reached together. Of an item with several targets this is
+    what the better proof reached, which may be less.
+    """
+    if a.kind == ROWS:
+        return joined([a, b])[0]
+    best = max(a, b, key=progress)
+    if best.of > 1 or not best.missing.startswith(_NEVER):
+        return best
+    both = [set(i.missing.removeprefix(_NEVER).split(_OR)) for i in (a, b)]
+    words = [w for w in best.missing.removeprefix(_NEVER).split(_OR) if w in both[0] & both[1]]
+    missing = _NEVER + _OR.join(words) if words else ""
+    return best._replace(reached=int(not words), missing=missing)
 
 
 def rows_item(table: str, rows: bytes, of: int) -> Item:

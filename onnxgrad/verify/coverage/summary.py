@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxgrad.errors import InputError
 from onnxgrad.results import Plain
-from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, WEIGHTS, Item
+from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, WEIGHTS, Item, of_several
 from onnxgrad.wording import counted, option
 
 _TABLES = 2  # in the line
@@ -27,6 +27,14 @@ class Sizes(Plain):
     ran: tuple[int, ...]
     refused: Mapping[int, str] = field(default_factory=dict)
     empty: str = ""
+
+    def with_those_of(self, other: Sizes) -> Sizes:
+        """Returns the sizes of both."""
+        ran = tuple(sorted({*self.ran, *other.ran}))
+        refused = {
+            size: why for size, why in {**other.refused, **self.refused}.items() if size not in ran
+        }
+        return Sizes(self.symbol, ran, refused, other.empty or self.empty)
 
     def __str__(self) -> str:
         ran = f"{self.symbol}: ran at {', '.join(map(str, self.ran)) or 'no size'}"
@@ -51,6 +59,26 @@ class Coverage(Plain):
     unread: Mapping[str, int] = field(default_factory=dict)
     unmet: Mapping[str, int] = field(default_factory=dict)
     why: str = ""
+
+    @staticmethod
+    def merge(parts: Sequence[Coverage], places: Sequence[str]) -> Coverage:
+        """Returns what several proofs cover. Runs of one model count together; the items of another
+        model name its place.
+        """
+        known = [(place, part) for place, part in zip(places, parts) if not part.why]
+        if len(known) < 2:
+            return known[0][1] if known else parts[0]
+        sizes: dict[str, Sizes] = {}
+        unread: dict[str, int] = {}
+        unmet: dict[str, int] = {}
+        for _, part in known:
+            for size in part.sizes:
+                sizes[size.symbol] = size.with_those_of(sizes.get(size.symbol, size))
+            unread |= {k: min(n, unread.get(k, n)) for k, n in part.unread.items()}
+            unmet |= {k: min(n, unmet.get(k, n)) for k, n in part.unmet.items()}
+        items = of_several((place, part.items) for place, part in known)
+        second = of_several((place, part.second) for place, part in known)
+        return Coverage(items, second, tuple(sizes.values()), unread, unmet)
 
     @property
     def by_symbol(self) -> dict[str, Sizes]:

@@ -26,7 +26,7 @@ from onnxgrad.verify.onnxruntime_check import calibrate, held_against, open_orig
 from onnxgrad.verify.output_dependencies import float_types, new_weights
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import Draws, same_draws
-from onnxgrad.verify.report import Case, Check, Report, joined
+from onnxgrad.verify.report import Case, Check, Report
 from onnxgrad.verify.request import Settings
 from onnxgrad.verify.rows.grouping import Grouping
 from onnxgrad.verify.running.child_process import RunFailed
@@ -94,7 +94,7 @@ class RowProof:
             self._on(Settings(provider, 1), first=i == 0)
             for i, provider in enumerate(self.providers)
         ]
-        return joined(reports, self.providers)
+        return Report.merge(reports, self.providers)
 
     def _on(self, settings: Settings, *, first: bool) -> Report:
         start = time.monotonic()
