@@ -293,12 +293,13 @@ def suspects(
 
 def _tested(selection: Selection) -> set[Var]:
     """Returns the floating-point values that a condition compares."""
-    found, todo = set[Var](), [(selection.condition, _DEEPEST)]
+    found, seen, todo = set[Var](), set[Var](), [(selection.condition, _DEEPEST)]
     while todo and selection.bounded is None:
-        v, depth = todo.pop()
+        v, depth = todo.pop(0)  # the nearest first
         b = v.definition
-        if b is None or not depth or b.domain:
+        if b is None or not depth or b.domain or v in seen:
             continue
+        seen.add(v)
         if b.op in _COMPARES:
             found.update(x for x in b.inputs if x is not None and not x.is_constant)
         else:

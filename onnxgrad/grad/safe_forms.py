@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from onnxgrad.grad.branch_regions import (
     STEEP,
@@ -156,19 +156,23 @@ def _is_root(b: Binding) -> bool:
         return False
     if b.op == "Pow" and not 0.0 < _exponent(b) < 1.0:
         return False
-    if _is_squares(of, _DEEPEST) or (is_made_by(of, "Abs") and _is_in_a_norm(b)):
+    if _is_squares(of, _DEEPEST, {}) or (is_made_by(of, "Abs") and _is_in_a_norm(b)):
         return True
     return _is_bounded_by_zero(of)
 
 
 def _is_bounded_by_zero(v: Var) -> bool:
     """Whether Max or Clip bounds the value by 0 from below, possibly before another bound."""
-    if v.definition is None or not is_made_by(v, "Clip", "Max", "Min"):
-        return False
-    operands = [x for x in v.definition.inputs if x is not None]
-    if v.definition.op == "Min":
-        return any(_is_bounded_by_zero(x) for x in operands)
-    return len(operands) > 1 and any(_is_zero(x) for x in operands[:2])
+    queue = [v]
+    for value in queue:
+        if value.definition is None or not is_made_by(value, "Clip", "Max", "Min"):
+            continue
+        operands = [x for x in value.definition.inputs if x is not None]
+        if value.definition.op == "Min":
+            queue += dict.fromkeys(x for x in operands if x not in queue)
+        elif len(operands) > 1 and any(_is_zero(x) for x in operands[:2]):
+            return True
+    return False
 
 
 def _is_zero(v: Var | None) -> bool:
@@ -189,10 +193,19 @@ def _is_in_a_norm(b: Binding) -> bool:
     return inverse and abs(_exponent(readers[0]) * _exponent(b) - 1.0) < 1e-5
 
 
-def _is_squares(v: Var, depth: int) -> bool:
+_Known: TypeAlias = dict[tuple[Var, int], bool]  # answers by value and depth: operands are shared
+
+
+def _is_squares(v: Var, depth: int, known: _Known) -> bool:
     """Whether `v` is a sum of squares, of even powers, or of powers above 1 of absolute values,
     possibly times a number.
     """
+    if (v, depth) not in known:
+        known[v, depth] = _is_sum_of_squares(v, depth, known)
+    return known[v, depth]
+
+
+def _is_sum_of_squares(v: Var, depth: int, known: _Known) -> bool:
     b = v.definition
     if b is None or b.domain != "" or depth == 0:
         return False
@@ -203,14 +216,14 @@ def _is_squares(v: Var, depth: int) -> bool:
         power, base = _exponent(b), operands[0]
         return power > 1.0 and (power % 2 == 0 or is_made_by(base, "Abs"))
     if b.op in _ADDS_UP:
-        return _is_squares(operands[0], depth - 1)
+        return _is_squares(operands[0], depth - 1, known)
     if b.op in ("Add", "Sum"):
-        return all(_is_squares(x, depth - 1) for x in operands)
-    if b.op == "Mul" and _is_number(operands[0], depth):
+        return all(_is_squares(x, depth - 1, known) for x in operands)
+    if b.op == "Mul" and _is_number(operands[0]):
         operands.reverse()
-    if b.op in ("Mul", "Div") and _is_squares(operands[0], depth - 1):
+    if b.op in ("Mul", "Div") and _is_squares(operands[0], depth - 1, known):
         second = operands[1]
-        return _is_number(second, depth) or (b.op == "Mul" and _is_squares(second, depth - 1))
+        return _is_number(second) or (b.op == "Mul" and _is_squares(second, depth - 1, known))
     return False
 
 
@@ -259,16 +272,22 @@ def _untransposed(v: Var, term: str) -> tuple[Var, str]:
     return v, term
 
 
-def _is_number(v: Var, depth: int) -> bool:
+_MOST = 64  # values behind a number
+
+
+def _is_number(v: Var) -> bool:
     """Whether `v` is one constant other than 0, or is computed from sizes."""
     if v.const is not None:
         return bool(v.const.size == 1 and v.const.reshape(-1)[0] != 0)
-    b = v.definition
-    if b is None or depth == 0 or v.is_constant:
-        return False
-    return b.op in ("Shape", "Size") or all(
-        x is None or x.const is not None or _is_number(x, depth - 1) for x in b.inputs
-    )
+    behind = [v]
+    for value in behind:
+        b = value.definition
+        if b is None or value.is_constant or len(behind) > _MOST:
+            return False
+        if b.op not in ("Shape", "Size"):
+            operands = [x for x in b.inputs if x is not None and x.const is None]
+            behind += dict.fromkeys(x for x in operands if x not in behind)
+    return True
 
 
 def _is_steep(b: Binding) -> bool:
@@ -278,4 +297,4 @@ def _is_steep(b: Binding) -> bool:
     if b.op == "Pow":
         return _exponent(b) < 1.0
     divisor = b.inputs[1] if b.op in ("Div", "Mod") else None
-    return divisor is None or not (divisor.is_constant or _is_number(divisor, _DEEPEST))
+    return divisor is None or not (divisor.is_constant or _is_number(divisor))

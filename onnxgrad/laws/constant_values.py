@@ -258,19 +258,43 @@ def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
     return None
 
 
-def fixed_value(v: Var, reach: int = _REACH) -> Array | None:
+def fixed_value(v: Var) -> Array | None:
     """The value of a constant or of unfolded bindings over constants; None if numpy may return
     other bits.
     """
     if v.is_constant:
         return v.const
-    b = v.definition
-    if b is None or b.domain != "" or b.blocks or b.has_refs or reach <= 0 or len(b.outputs) != 1:
-        return None
-    operands = [None if u is None else fixed_value(u, reach - 1) for u in b.inputs]
-    if any(u is not None and a is None for u, a in zip(b.inputs, operands, strict=True)):
-        return None
-    return evaluate(b, operands)
+    bindings = _over_constants(v)
+    found: dict[Var | None, Array | None] = {None: None}
+    for b in bindings or ():
+        found.update({u: u.const for u in b.inputs if u is not None and u.is_constant})
+        operands = [found[u] for u in b.inputs]
+        if any(u is not None and a is None for u, a in zip(b.inputs, operands, strict=True)):
+            return None
+        found[b.out] = evaluate(b, operands)
+    return found.get(v)
+
+
+def _over_constants(v: Var) -> list[Binding] | None:
+    """The bindings that compute a value from constants, operands first; None at the first that
+    reads another value, or if there are more than `_REACH`.
+    """
+    ordered: dict[Binding, None] = {}
+    entered: set[Binding] = set()
+    work = [v]
+    while work:
+        b = work[-1].definition
+        if b is None or b.domain != "" or b.blocks or b.has_refs or len(b.outputs) != 1:
+            return None
+        if b in entered:
+            ordered.setdefault(b)
+            work.pop()
+            continue
+        entered.add(b)
+        if len(entered) > _REACH:
+            return None
+        work += [u for u in b.inputs if u is not None and not u.is_constant]
+    return list(ordered)
 
 
 # larger constants of a function body are computed by the runtime

@@ -34,9 +34,9 @@ def common_factor(x: list[Var], root: Binding) -> Any:
     for factor, n in times.items():
         if n < 2:
             continue
-        stripped: dict[Var, Var] = {}
+        stripped: dict[Var, Var | None] = {}
         if all(_strip(v, factor, products, stripped) for v in x):
-            terms = [stripped[v] for v in x]
+            terms: list[Any] = [stripped[v] for v in x]
             return factor * (op.Sum(*terms) if root.op == "Sum" else terms[0] + terms[1])
     return None
 
@@ -70,26 +70,32 @@ def _products(terms: list[Var], root: Binding) -> dict[Binding, None]:
 _LONGEST = 24
 
 
-def _strip(v: Var, factor: Var, products: Collection[Binding], stripped: dict[Var, Var]) -> bool:
-    """Puts v / factor into `stripped`. Returns false unless v is a product with `factor` in it
-    exactly once.
+def _strip(
+    v: Var, factor: Var, products: Collection[Binding], stripped: dict[Var, Var | None]
+) -> bool:
+    """Puts v / factor into `stripped`. Returns false, and puts None there, unless v is a product
+    with `factor` in it exactly once.
     """
-    if v in stripped:
-        return True
+    if v not in stripped:
+        stripped[v] = _without(v, factor, products, stripped)
+    return stripped[v] is not None
+
+
+def _without(
+    v: Var, factor: Var, products: Collection[Binding], stripped: dict[Var, Var | None]
+) -> Any:
     m = v.definition
     if m is None or m not in products:
-        return False
+        return None
     p, q = m.inputs[0], m.inputs[1]
     if p is None or q is None:
-        return False
+        return None
     for one, other in ((p, q), (q, p)):
         if one is factor:
-            stripped[v] = other
-            return other is not factor
+            return other if other is not factor else None
         if _strip(one, factor, products, stripped):
-            stripped[v] = stripped[one] * other
-            return True
-    return False
+            return stripped[one] * other
+    return None
 
 
 @rewrite(P.any_of("Sum", "Add")(Each(x)), shrinks=count("Sum", "Add"))

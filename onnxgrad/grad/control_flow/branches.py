@@ -89,7 +89,7 @@ def open_decided(
         needed = influenced(block, requested) & reaching(block, targets)
         for b in ifs:
             left.add(b)
-            taken = _value(b.inputs[0]) if any(v in needed for v in b.outputs) else None
+            taken = _value(b.inputs[0], {}) if any(v in needed for v in b.outputs) else None
             if taken is not None and taken.size == 1:
                 name = "then_branch" if taken.item() else "else_branch"
                 anchors += _open(b, b.blocks[name], kept)
@@ -126,12 +126,18 @@ def _retype(block: BindingBlock, changed: set[Var]) -> None:
                 changed.add(out)
 
 
-def _value(v: Var | None, depth: int = _DEPTH) -> Array | None:
+def _value(v: Var | None, known: dict[Var, Array | None], depth: int = _DEPTH) -> Array | None:
     """Returns the value of a condition or of one of its operands, or None unless sizes and
-    constants decide it.
+    constants decide it. `known` holds the values of operands, which may be shared.
     """
     if v is None or depth == 0:
         return None
+    if v not in known:
+        known[v] = _computed(v, known, depth)
+    return known[v]
+
+
+def _computed(v: Var, known: dict[Var, Array | None], depth: int) -> Array | None:
     if v.const is not None or v.definition is None:
         return v.const
     b = v.definition
@@ -144,7 +150,9 @@ def _value(v: Var | None, depth: int = _DEPTH) -> Array | None:
         shape = b.inputs[0].shape
         sizes = None if shape is None else shape[b.attr("start", 0) : b.attr("end", len(shape))]
         return np.array(sizes, np.int64) if is_static(sizes) else None
-    operands = [None if x is None else _value(x, depth - 1) for x in b.inputs]
-    if any(x is not None and a is None for x, a in zip(b.inputs, operands)):
-        return None
+    operands: list[Array | None] = []
+    for x in b.inputs:
+        operands.append(_value(x, known, depth - 1))
+        if x is not None and operands[-1] is None:
+            return None
     return evaluate(b, operands)

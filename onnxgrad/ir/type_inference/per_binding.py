@@ -164,7 +164,7 @@ def _merge(inferred: Shape | None, symbols: Shape) -> Shape:
 
 
 def retype(block: BindingBlock) -> None:
-    """Infers again values of unknown type or rank, nested blocks included. Raises TypeMismatch."""
+    """Infers again values of unknown type or rank, nested blocks included, as `type_again`."""
     block.schedule()
     for b in block.bindings:
         if b.blocks:
@@ -175,16 +175,19 @@ def retype(block: BindingBlock) -> None:
 
 
 def retype_bodies(b: Binding) -> None:
-    """`retype` the nested blocks of a binding, and then its results. Raises TypeMismatch."""
+    """`retype` the nested blocks of a binding, and then its results."""
     _INTO.get(b.op if b.domain == "" else "", _nested)(b)
     _learn(b.outputs, types_of_bodies(b))
 
 
 def type_again(b: Binding) -> None:
-    """Infers again the types of a binding's results of unknown type or rank. Raises
-    TypeMismatch.
+    """Infers again the types of a binding's results of unknown type or rank. A type that cannot be
+    inferred, because onnx refuses the node, stays unknown.
     """
-    _learn(b.outputs, types_of(b))
+    try:
+        _learn(b.outputs, types_of(b))
+    except TypeMismatch:
+        return
 
 
 def _nested(b: Binding) -> None:

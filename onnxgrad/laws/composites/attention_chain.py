@@ -67,21 +67,23 @@ def _summands(b: Binding) -> tuple[Var, Var]:
     raise decline(f"'{b}' adds no mask to scores")
 
 
+_BEHIND = 32  # values that are looked at behind scores
+
+
 def _is_score(v: Var) -> bool:
-    for _ in range(4):
-        b = v.definition
+    behind = [v]
+    for value in behind:
+        b = value.definition
         if b is None or b.domain != "":
-            return False
+            continue
         if b.op == "MatMul":
             return True
-        if b.op == "Add":
-            return any(u is not None and _is_score(u) for u in b.inputs)
-        if b.op == "Where":
-            return any(u is not None and _is_score(u) for u in b.inputs[1:])
-        inner, _ = scaled(v)
-        if inner is v:
-            return False
-        v = inner
+        inner = (
+            b.inputs if b.op == "Add" else b.inputs[1:] if b.op == "Where" else scaled(value)[:1]
+        )
+        behind += dict.fromkeys(u for u in inner if u is not None and u not in behind)
+        if len(behind) > _BEHIND:
+            break
     return False
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from onnx import TensorProto
@@ -151,8 +152,20 @@ def _chosen(where: Binding, keep: Var, repaired: bool) -> Var:
     return op.Where(keep, one, other)
 
 
-def bounds(v: Var) -> tuple[float, float]:
-    """Returns the numbers between which every element lies; infinite if nothing is known."""
+_Bounds: TypeAlias = tuple[float, float]
+
+
+def bounds(v: Var, known: dict[Var, _Bounds] | None = None) -> _Bounds:
+    """Returns the numbers between which every element lies; infinite if nothing is known. `known`
+    holds the bounds of operands, which may be shared.
+    """
+    known = {} if known is None else known
+    if v not in known:
+        known[v] = _bounds(v, known)
+    return known[v]
+
+
+def _bounds(v: Var, known: dict[Var, _Bounds]) -> _Bounds:
     work: Var | None = v
     while work is not None and work.const is None:
         b = work.definition
@@ -166,14 +179,16 @@ def bounds(v: Var) -> tuple[float, float]:
         low, high = float(array.min()), float(array.max())
         return (low, high) if not math.isnan(low) else (-math.inf, math.inf)
     made = None if work is None else work.definition
-    return (-math.inf, math.inf) if made is None else _of_two(made)
+    return (-math.inf, math.inf) if made is None else _of_two(made, known)
 
 
-def _of_two(b: Binding) -> tuple[float, float]:
+def _of_two(b: Binding, known: dict[Var, _Bounds]) -> _Bounds:
     """The bounds of a sum, a difference, a product or a choice of values with bounds."""
     if b.domain != "" or b.op not in ("Add", "Sub", "Mul", "Where"):
         return -math.inf, math.inf
-    (la, ha), (lb, hb) = ((-math.inf, math.inf) if v is None else bounds(v) for v in b.inputs[-2:])
+    (la, ha), (lb, hb) = (
+        (-math.inf, math.inf) if v is None else bounds(v, known) for v in b.inputs[-2:]
+    )
     if b.op == "Where":
         return min(la, lb), max(ha, hb)
     if b.op == "Add":

@@ -422,6 +422,12 @@ def types(nodes: str) -> dict[str, str]:
     return {v.name: str(v.type) for b in block.walk() for v in b.outputs if v is not None}
 
 
+def test_a_binding_that_cannot_be_typed_again_stays_unknown_and_others_are_typed() -> None:
+    # onnx refuses columns of different lengths; the nodes beside it have types all the same
+    found = types("bad = Concat<axis = 1>(x, h) good = Relu(h) last = Neg(bad)")
+    assert (found["bad"], found["good"], found["last"]) == ("None", "f32[2]", "None")
+
+
 def test_if_has_what_its_branches_agree_on() -> None:
     found = types(
         "y = If (c) <then_branch = t () => (p) { p = Identity (x) }, else_branch = e () => (q) "
