@@ -75,7 +75,6 @@ from onnxgrad.surgery import (
     vmap,
 )
 from onnxgrad.testing import temporary_rules
-from onnxgrad.train.onnx_training.preview_operators import LowerTraining
 from onnxgrad.training import Trainer, fit, training_step
 from onnxgrad.verify import Report, RunFailed, Unsupported
 from onnxgrad.verify.bench import BenchReport
@@ -99,7 +98,6 @@ __all__ = [
     "InputError",
     "InternalError",
     "LimitReached",
-    "LowerTraining",
     "NotProved",
     "OnnxgradError",
     "OptimizedModel",

@@ -14,12 +14,12 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnxgrad import help, surface, vocabulary
+from onnxgrad import help, vocabulary
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import Option, options_of, table_of
 from onnxgrad.jobs.lint.table import LINTS
 from onnxgrad.jobs.recipe import GATES, OF_CI, OPTIONS
-from onnxgrad.passes.pipeline import PASSES
+from onnxgrad.passes.base import all_passes
 from onnxgrad.train.losses import LOSSES
 from onnxgrad.train.metrics import METRICS
 from onnxgrad.train.optimizers import OPTIMIZERS
@@ -27,11 +27,10 @@ from onnxgrad.train.schedules import SCHEDULES
 
 PAGES, VOCABULARY = Path(str(help.__file__)).parent, Path(str(vocabulary.__file__))
 NAMES = {
-    "PASSES": sorted(PASSES), "LOSSES": sorted(LOSSES), "METRICS": sorted(METRICS),
+    "PASSES": sorted(all_passes()), "LOSSES": sorted(LOSSES), "METRICS": sorted(METRICS),
     "LINTS": list(LINTS),
     "OPTIMIZERS": OPTIMIZERS, "SCHEDULES": SCHEDULES,
 }  # fmt: skip
-assert surface.__all__  # the surface registers them all
 # the largest number of a type is no limit that matters to a reader
 _LARGEST = re.compile(r"from (\S+) to [\d.]+e\+(?:18|308)")
 # a table of a page, found by its first line

@@ -19,7 +19,7 @@ from onnxgrad import train
 from onnxgrad.errors import InputError
 from onnxgrad.named_options import build, read
 from onnxgrad.options import Range, check_fields, checked, described, from_text, kinds_of, several
-from onnxgrad.passes.base import PASSES, Merge, Provider
+from onnxgrad.passes.base import Merge, Provider, all_passes
 from onnxgrad.passes.pipeline import parse_passes
 from onnxgrad.train.losses.registry import LOSSES
 from onnxgrad.train.metrics import METRICS
@@ -114,7 +114,7 @@ def _bad(kind: Any) -> tuple[str, ...]:
 
 def test_no_pass_takes_a_value_of_another_type() -> None:
     tried = 0
-    for name, cls in PASSES.items():
+    for name, cls in all_passes().items():
         for option, kind in kinds_of(cls).items():
             for text in _bad(kind) if described(kind) else ():
                 tried += 1
@@ -207,6 +207,11 @@ def test_an_unknown_keyword_is_named_with_the_nearest() -> None:
         onnxgrad.optimize("m.onnx", pases="clean")  # type: ignore[call-arg]
     with pytest.raises(InputError, match=r"'chekpoint' \(did you mean 'checkpoint'"):
         onnxgrad.check_gradient("models/training/mlp.onnx", chekpoint="auto")
-    for cls in (*OPTIMIZERS.values(), *LOSSES.values(), *SCHEDULES.values(), *PASSES.values()):
+    for cls in (
+        *OPTIMIZERS.values(),
+        *LOSSES.values(),
+        *SCHEDULES.values(),
+        *all_passes().values(),
+    ):
         with pytest.raises(InputError, match=f"^{cls.__name__} has no option 'no_such_option'"):
             cls(no_such_option=1)

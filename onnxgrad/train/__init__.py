@@ -26,8 +26,6 @@ from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import *  # noqa: F403  # its table
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.metrics import accuracy
-from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
-from onnxgrad.train.onnx_training.training_info_writer import with_training_info
 from onnxgrad.train.optimizers import *  # noqa: F403
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import read_step, save_step, seal_step
@@ -76,9 +74,7 @@ __all__ = [
     "save_step",
     "schedules",
     "seal_step",
-    "step_from_training_info",
     "training_step",
-    "with_training_info",
 ]
 __all__ += losses.__all__
 __all__ += optimizers.__all__

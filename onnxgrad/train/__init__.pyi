@@ -12,18 +12,18 @@ from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import *
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.metrics import accuracy
-from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
-from onnxgrad.train.onnx_training.training_info_writer import with_training_info
 from onnxgrad.train.optimizers import *
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import read_step, save_step, seal_step
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 from onnxgrad.training import Trainer, training_step
-__all__ = ['Adapters', 'Arrays', 'CsvLines', 'Data', 'Diverged', 'EarlyStopping', 'Event', 'ExponentialMovingAverage', 'History', 'JsonLines', 'LossScaling', 'Manifest', 'Trainer', 'TrainingStep', 'accuracy', 'adapters_of', 'export', 'features', 'load_adapters', 'lora', 'merge', 'metrics', 'read_adapters', 'read_peft', 'read_step', 'save_adapters', 'save_peft', 'save_step', 'schedules', 'seal_step', 'step_from_training_info', 'training_step', 'with_training_info']
+__all__ = ['Adapters', 'Arrays', 'CsvLines', 'Data', 'Diverged', 'EarlyStopping', 'Event', 'ExponentialMovingAverage', 'History', 'JsonLines', 'LossScaling', 'Manifest', 'Trainer', 'TrainingStep', 'accuracy', 'adapters_of', 'export', 'features', 'load_adapters', 'lora', 'merge', 'metrics', 'read_adapters', 'read_peft', 'read_step', 'save_adapters', 'save_peft', 'save_step', 'schedules', 'seal_step', 'training_step']
 __all__ += losses.__all__
 __all__ += optimizers.__all__
-__all__ += ['Delta', 'average', 'read_delta']
+__all__ += ['Delta', 'average', 'read_delta', 'step_from_training_info', 'with_training_info']
 from onnxgrad.plugins.federated import Delta as Delta
 from onnxgrad.plugins.federated import average as average
 from onnxgrad.plugins.federated import read_delta as read_delta
+from onnxgrad.plugins.onnx_training.training_info_reader import step_from_training_info as step_from_training_info
+from onnxgrad.plugins.onnx_training.training_info_writer import with_training_info as with_training_info

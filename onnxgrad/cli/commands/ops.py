@@ -9,7 +9,6 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.coverage import coverage, page
 from onnxgrad.grad.registry import find
 from onnxgrad.report.parts import cell, table
-from onnxgrad.train.onnx_training import preview_operators  # noqa: F401  # registers rules
 from onnxgrad.wording import did_you_mean
 
 _STYLES = {"rule": "green", "body": "green", "zero": "", "no gradient": "dim", "missing": "red"}

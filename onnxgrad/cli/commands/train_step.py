@@ -11,13 +11,12 @@ from onnxgrad.cli.options import within_limits
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_model
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.extensions import plugged
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.training.step import check_step, make_step
 from onnxgrad.report.parts import heading, line
 from onnxgrad.report.training import StepMade
-from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
-from onnxgrad.train.onnx_training.training_info_writer import program_with_training_info
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import MANIFEST, save_step, save_vectors, seal_step
 
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             if report is not None and not report.ok:
                 raise NotProved(f"{args.model}: {report}; nothing was written")
             if args.training_info:
-                write_model(program_with_training_info(model, step), target, out)
+                write_model(plugged("steps", "training-info")(model, step), target, out)
             else:
                 save_step(step, args.output)
                 out.wrote(args.output)
@@ -60,7 +59,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def _made(model: Path | bytes, args: argparse.Namespace) -> TrainingStep:
     """Returns the step. Large weights of a model's file stay in it until the folder is written."""
     if args.from_training_info:
-        return step_from_training_info(model)
+        found: TrainingStep = plugged("steps", "from-training-info")(model)
+        return found
     in_place = isinstance(model, Path) and not args.training_info
     step = make_step(model, args.options, in_place=in_place)
     if in_place:

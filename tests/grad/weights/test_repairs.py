@@ -18,8 +18,8 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.grad.weights.sharing import find_merged
 from onnxgrad.ir.load import load_own
+from onnxgrad.plugins.onnx_training.training_info_reader import step_from_training_info
 from onnxgrad.train import with_training_info
-from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
 from onnxgrad.train.step_folder import save_step
 from onnxgrad.verify import run
 from tests.grad.weights.test_weights import model_of, trained

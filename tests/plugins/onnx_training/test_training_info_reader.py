@@ -10,9 +10,9 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.plugins.onnx_training.training_info_reader import step_from_training_info
+from onnxgrad.plugins.onnx_training.training_info_writer import KEY, with_training_info
 from onnxgrad.train import SGD, Trainer
-from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
-from onnxgrad.train.onnx_training.training_info_writer import KEY, with_training_info
 from tests.train.common import classifier, examples, step
 
 INFERENCE = """

@@ -16,6 +16,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save
+from onnxgrad.plugins.onnx_training.training_info_reader import step_from_training_info
+from onnxgrad.plugins.onnx_training.training_info_writer import KEY, names_of, with_training_info
 from onnxgrad.train import (
     SGD,
     AdamW,
@@ -27,8 +29,6 @@ from onnxgrad.train import (
     training_step,
 )
 from onnxgrad.train.engines.blocks import fits
-from onnxgrad.train.onnx_training.training_info_reader import step_from_training_info
-from onnxgrad.train.onnx_training.training_info_writer import KEY, names_of, with_training_info
 from onnxgrad.train.optimizers import Adafactor
 from onnxgrad.train.schedules import Linear
 from onnxgrad.verify.running.session import run

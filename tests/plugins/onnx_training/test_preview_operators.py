@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxgrad.errors import InputError
 from onnxgrad.functions import optimize
-from onnxgrad.train.onnx_training.preview_operators import (
+from onnxgrad.plugins.onnx_training.preview_operators import (
     DOMAIN,
     StandardAdagrad,
     StandardAdam,

@@ -21,8 +21,8 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import ModelLike, load, program_of, proto_of
 from onnxgrad.ir.save import to_bytes, to_proto
 from onnxgrad.options import known_keywords
+from onnxgrad.plugins.onnx_training.training_info_writer import KEY
 from onnxgrad.train.manifest import Manifest
-from onnxgrad.train.onnx_training.training_info_writer import KEY
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_fits
 from onnxgrad.train.update.emission import prune

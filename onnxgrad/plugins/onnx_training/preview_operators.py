@@ -24,7 +24,8 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.passes.base import Pass, register
+from onnxgrad.passes.base import Pass
+from onnxgrad.passes.base import register as register_pass
 from onnxgrad.rewrite.attempt import check, substitute
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, zeros
@@ -142,7 +143,7 @@ def _number(value: float, at: Moment) -> Any:
 DOMAIN = "ai.onnx.preview.training"
 
 
-@register
+@register_pass
 @dataclass(frozen=True)
 class LowerTraining(Pass):
     """Gradient, Adam, Adagrad, Momentum = their definitions in operators of the default
@@ -250,9 +251,11 @@ _LOWER: dict[str, Callable[[Binding], list[Var]]] = {
 }
 
 
-for _name in ("Adagrad", "Adam", "Momentum"):
-    gradient_body(
-        f"{DOMAIN}::{_name}",
-        lambda *, binding: tuple(_LOWER[binding.op](binding)),
-        notes="through its definition",
-    )
+def register() -> None:
+    """Registers the gradients of the three optimisers."""
+    for name in ("Adagrad", "Adam", "Momentum"):
+        gradient_body(
+            f"{DOMAIN}::{name}",
+            lambda *, binding: tuple(_LOWER[binding.op](binding)),
+            notes="through its definition",
+        )
