@@ -29,7 +29,13 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("logits = Gemm (x, w, b)", {"optimizer": "sgd{momentum=0.5}"}),
     "full": (
         "n = BatchNormalization (x, s, t, m, v)  d = Dropout (n)  logits = MatMul (d, w)",
-        {"optimizer": "adamw", "accumulate": 2, "batch_norm": "train", "dropout": "train"},
+        {
+            "optimizer": "adamw",
+            "accumulate": 2,
+            "accumulate_by": "labels",
+            "batch_norm": "train",
+            "dropout": "train",
+        },
     ),
 }
 VALUES = {
@@ -51,10 +57,11 @@ def network(nodes: str, rng: np.random.Generator) -> onnx.ModelProto:
 
 
 def batches(count: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Batches whose labels can be learned; some labels are ignored."""
+    """Batches whose labels can be learned; some labels are ignored, in one batch all."""
     x = rng.normal(size=(count, ROWS, 4)).astype(np.float32)
     labels = (x[..., :3] + 0.1 * x[..., 3:]).argmax(-1)
-    labels[::3, 1] = -100
+    labels[::3, 1:3] = -100
+    labels[4] = -100
     return {"x": x, "labels": labels}
 
 
@@ -67,11 +74,13 @@ def make(name: str) -> None:
     count = step.manifest.accumulate
     data = batches(STEPS * count, rng)
     trainer = Trainer(folder, rate=RATE, seed=SEED, engine="graph", threads=1)
-    each = [trainer.step({k: a[i] for k, a in data.items()}) for i in range(STEPS * count)]
+    parts = [{k: a[i] for k, a in data.items()} for i in range(STEPS * count)]
+    losses = trainer.fit(parts, steps=STEPS).losses
     found = run(onnx.load(folder / "predict.onnx"), {"x": data["x"][0], **trainer.weights})
     arrays = {f"batch.{k}": a for k, a in data.items()}
     arrays |= {"rate": np.array(RATE, np.float32), "seed": np.array(SEED)}
-    arrays["losses"] = np.reshape(each, (STEPS, count)).mean(1)
+    arrays["losses"] = np.array(losses)
+    arrays["held_out"] = np.array(trainer.evaluate(parts)["loss"])
     arrays[f"output.{OUTPUT}"] = np.asarray(found[OUTPUT])
     write(folder / VECTOR, arrays)
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}

@@ -25,7 +25,7 @@ class Event:
 
     step: counts from 1. epoch: counts from 0. evaluation: loss and metrics of the held-out data, or
     None. gradient_norm: norm of all gradients before clipping, if the step clips by norm or has the
-    norm among its metrics.
+    norm among its metrics. without_labels: batches of the step in which no label counts.
     """
 
     step: int
@@ -34,6 +34,7 @@ class Event:
     rate: float
     evaluation: Mapping[str, float] | None = None
     gradient_norm: float | None = None
+    without_labels: int = 0
 
 
 # True ends training
@@ -57,6 +58,8 @@ class JsonLines:
         if event.gradient_norm is not None:
             finite = math.isfinite(event.gradient_norm)  # JSON has no NaN or Inf
             line["gradient_norm"] = event.gradient_norm if finite else None
+        if event.without_labels:
+            line["without_labels"] = event.without_labels
         if event.evaluation is not None:
             line = {"step": event.step, "epoch": event.epoch, "evaluation": dict(event.evaluation)}
         self._add(printable_json(line, indent=None, allow_nan=True) + "\n")
@@ -209,8 +212,9 @@ class EarlyStopping:
         """Returns whether training should stop."""
         if event.evaluation is None:
             return False
-        if self.best is None or event.evaluation["loss"] < self.best:
-            self.best, self.stale = event.evaluation["loss"], 0
+        loss = event.evaluation["loss"]
+        if not math.isnan(loss) and (self.best is None or loss < self.best):
+            self.best, self.stale = loss, 0
         else:
             self.stale += 1
         return self.stale >= self.patience
@@ -254,14 +258,20 @@ class History:
         found = [e for e in self.events if e.evaluation is not None]
         return found[-1].evaluation if found and found[-1].step == step else None
 
+    @property
+    def without_labels(self) -> int:
+        """The number of batches in which no label counts: their loss and gradient are 0."""
+        return sum(e.without_labels for e in self.events)
+
     def compare(
-        self, best: Mapping[str, float], last: Mapping[str, float], *, wanted: bool
+        self, best: Mapping[str, float] | None, last: Mapping[str, float], *, wanted: bool
     ) -> None:
         """Records the evaluations of the best and the last weights, and which of them are kept: the
-        best only if `wanted`.
+        best only if `wanted` and if a held-out loss was a number.
         """
-        self.last, self.best = last, last if last["loss"] <= best["loss"] else best
-        self.kept = "best" if wanted and self.best is best else "last"
+        better = best is not None and not last["loss"] <= best["loss"]
+        self.last, self.best = last, best if better else last
+        self.kept = "best" if wanted and better else "last"
 
     def plot(self, path: str | PathLike[str]) -> None:
         """Writes a plot of the loss over the steps. Raises InputError if matplotlib is not

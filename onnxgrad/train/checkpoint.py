@@ -27,7 +27,9 @@ from onnxgrad.wording import option
 class Progress:
     """The progress of a run: steps taken, the current epoch, and the batches of it that are done.
 
-    micro: the number of micro-batches since the last step; micro_loss: the sum of their losses.
+    micro: the number of micro-batches since the last step; micro_loss: the sum of their losses,
+    each times its number of labels if they are weighted by labels; micro_weight: the sum of these
+    weights; micro_empty: how many of them have no label that counts.
     logged: the bytes of the log so far. best: the smallest held-out loss; stale: the number of
     evaluations since then; best_step, best_found: its step and all results of its evaluation.
     plateau: the state of a ReduceOnPlateau.
@@ -41,6 +43,8 @@ class Progress:
     seed: int = 0
     micro: int = 0
     micro_loss: float = 0.0
+    micro_weight: float = 0.0
+    micro_empty: int = 0
     logged: int = 0
     best_step: int = 0
     best_found: Mapping[str, float] | None = None
@@ -52,12 +56,35 @@ class Progress:
         return bool(self.steps or self.micro)
 
     def judged(self, found: Mapping[str, float]) -> Progress:
-        """Returns the progress after an evaluation."""
-        best = math.inf if self.best is None or math.isnan(self.best) else self.best
-        if self.best is not None and not found["loss"] < best:
+        """Returns the progress after an evaluation. A loss that is NaN is never the best."""
+        loss = found["loss"]
+        if math.isnan(loss) or (self.best is not None and loss >= self.best):
             return replace(self, stale=self.stale + 1)
         found = dict(found)
         return replace(self, best=found["loss"], best_step=self.steps, best_found=found, stale=0)
+
+    def after(self, loss: float, divisor: float | None, *, by_labels: bool = False) -> Progress:
+        """Returns the progress after a batch with this loss. divisor: the number of its labels that
+        count, None if the loss has none.
+        """
+        weight = divisor if by_labels and divisor is not None else 1.0
+        return replace(
+            self,
+            batches=self.batches + 1,
+            micro=self.micro + 1,
+            micro_loss=self.micro_loss + loss * weight,
+            micro_weight=self.micro_weight + weight,
+            micro_empty=self.micro_empty + (divisor == 0),
+        )
+
+    @property
+    def mean(self) -> float:
+        """The mean loss of the micro-batches since the last step."""
+        return self.micro_loss / (self.micro_weight or 1.0)
+
+    def from_zero(self) -> Progress:
+        """Returns the progress without micro-batches."""
+        return replace(self, micro=0, micro_loss=0.0, micro_weight=0.0, micro_empty=0)
 
     def without_best(self) -> Progress:
         """Returns the progress without the best evaluation."""
@@ -137,7 +164,10 @@ def facts_of_step(task: TrainingStep, rate: Rate) -> dict[str, Any]:
         found["formula"] = _formula(task.evaluation)
     found |= {k: v for k, v in manifest.optimizer.items() if k not in ("name", "lr")}
     found["groups"] = [_group(entry) for entry in manifest.groups[:-1]]
-    others = ("clip_value", "clip_norm", "accumulate", "average", "loss_scaling", "schedule")
+    others = (
+        "clip_value", "clip_norm", "accumulate", "accumulate_by", "average", "loss_scaling",
+        "schedule",
+    )  # fmt: skip
     found |= {k: (manifest.options or {}).get(k) for k in _OF_STEP}
     return {**found, **{k: getattr(manifest, k) for k in others}, **_rate(manifest, rate)}
 
@@ -187,7 +217,7 @@ def fitting(
     """Returns the values for a step. Sums over micro-batches may be missing, because they are zeros
     between two steps. With `every`, values that are missing or have another type come from `own`.
     """
-    sums = {fed.name for fed in manifest.of_role("accumulated")}
+    sums = {fed.name for fed in manifest.of_role("accumulated", "counted")}
     if not every and values.keys() == own.keys():
         return values
     found: dict[str, Array] = {} if every else dict(values)
@@ -217,7 +247,7 @@ def check_same_run(
     same_values: whether step and checkpoint have the same values by name. If not, every change is
     refused, except for the rate and the schedule.
     """
-    fixed = {*_IDENTITY, *(("accumulate",) if stands.micro else ())}
+    fixed = {*_IDENTITY, *(("accumulate", "accumulate_by") if stands.micro else ())}
     fixed |= set() if same_values else changes.keys() - {"rate", "schedule"}
     wrong = {k: v for k, v in changes.items() if k in fixed or (stands.batches and of_an_epoch(k))}
     if not wrong:

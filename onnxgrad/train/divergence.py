@@ -37,15 +37,34 @@ def norm_of(manifest: Manifest, metrics: Mapping[str, Array]) -> float | None:
     return None if norm is None else float(norm)
 
 
-def diverged(number: int, what: str, first: str | None, narrow: str | None) -> str:
+def divisor_of(manifest: Manifest, metrics: Mapping[str, Array]) -> float | None:
+    """Returns the number of labels that count in a batch, or the sum of their weights; None if the
+    loss is no mean over labels.
+    """
+    found = None if manifest.divisor is None else metrics.get(manifest.divisor)
+    return None if found is None else float(found)
+
+
+def counting(manifest: Manifest, feeds: Mapping[str, Array]) -> bool:
+    """Whether each array of labels has one that is not ignored, among those with a score."""
+    labels = [f for f in manifest.of_role("batch") if f.ignored is not None and f.name in feeds]
+    read = (np.atleast_1d(feeds[f.name])[..., f.unread or 0 :] != f.ignored for f in labels)
+    return all(bool(array.any()) for array in read)
+
+
+def diverged(
+    number: int, what: str, first: str | None, narrow: str | None, *, unlabelled: bool = False
+) -> str:
     """Returns one line about the end of training, with the first value that is not finite. narrow:
-    the dtype of products, if it is not float32.
+    the dtype of products, if it is not float32. unlabelled: no label of the batch counts.
     """
     where = "all values of the model are finite"
     if first:
         where = f"the first value that is not finite is '{first}'"
     elif narrow:
         where += f" in float32: a product overflows in {narrow}"
+    if unlabelled:
+        where += "; all labels of the batch are ignored"
     return f"step {number}: {what}; {where}. The parameters are those before this step"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.train.data import Batch
 from onnxgrad.train.engines.session import checked, refusing
+from onnxgrad.train.losses.sums import Sums
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import Metric, Score
 from onnxgrad.train.step import TrainingStep
@@ -23,15 +25,16 @@ def evaluated(
     batches: Iterable[Batch],
     metrics: Mapping[str, Metric],
 ) -> dict[str, float]:
-    """Returns the mean loss over batches, weighted by their sizes, and each metric, computed by the
-    session of `step.evaluation`. A batch may have arrays that only a metric reads. Raises
-    InputError for a batch that does not fit, and if there is none.
+    """Returns the loss over all batches, whatever their sizes, and each metric, computed by the
+    session of `step.evaluation`. The loss is NaN if no label counts. A batch may have arrays that
+    only a metric reads. Raises InputError for a batch that does not fit, and if there is none.
     """
     inputs = step.manifest.of_role("batch")
     fed_names = {fed.name for fed in inputs}
     names = [v.name for v in step.evaluation.main.outputs]
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
+    loss = [np.zeros(2) for _ in step.manifest.sums]
     kept: dict[str, Array] = {}
     scores = {name: metric for name, metric in metrics.items() if isinstance(metric, Score)}
     for batch in batches:
@@ -43,6 +46,9 @@ def evaluated(
             outputs = dict(zip(names, session.run(names, {**feeds, **weights}), strict=True))
         size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
         found = {"loss": (float(outputs[step.manifest.loss]), size)}
+        for total, part in zip(loss, step.manifest.sums, strict=True):
+            below = 0.0 if part.denominator is None else float(outputs[part.denominator])
+            total += float(outputs[part.numerator]), below
         given = _Noting({**feeds, **more})
         found |= {k: metric(outputs, given) for k, metric in metrics.items() if k not in scores}
         for name, score in scores.items():
@@ -56,6 +62,8 @@ def evaluated(
     if not counts:
         raise InputError("the data to evaluate on has no batches")
     means = {name: sums[name] / max(counts[name], 1) for name in sums}
+    if loss:  # steps of format 2 have none
+        means["loss"] = sum(map(_over, loss, step.manifest.sums))
     values = {name: score.value(kept[name]) for name, score in scores.items()}
     return {name: {**means, **values}[name] for name in ("loss", *metrics)}
 
@@ -102,6 +110,14 @@ def predicted(
                 f"{sum(counts)} examples"
             )
     return {k: parts[0] if len(parts) == 1 else np.concatenate(parts) for k, parts in found.items()}
+
+
+def _over(total: Array, part: Sums) -> float:
+    """Returns a part of the loss over several batches from its sums; NaN without any label."""
+    above, below = map(float, total)
+    if part.denominator is None:
+        return above
+    return above / below if below else math.nan
 
 
 class _Noting(Mapping[str, Array]):

@@ -17,9 +17,11 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.weights.repairs import Repairs, Tied, Untied
 from onnxgrad.options import Range, checked, kinds_of
 from onnxgrad.train.losses.base import OverBatch
+from onnxgrad.train.losses.sums import Sums
 from onnxgrad.wording import perhaps, printable_json
 
-VERSION = 2
+VERSION = 3
+OLDEST = 2  # without `sums` and `divisor`
 SCHEMA = Path(__file__).with_name("manifest.schema.json")
 # the keys that name files with graphs
 GRAPHS = ("train", "eval", "predict", "update")
@@ -28,8 +30,8 @@ T = TypeVar("T")
 Size = Annotated[int, Range(0)]
 Finite = Annotated[float, Range(0, sys.float_info.max)]
 Role = Literal[
-    "batch", "parameter", "statistic", "state", "average", "accumulated", "scaling", "step",
-    "learning_rate", "seed",
+    "batch", "parameter", "statistic", "state", "average", "accumulated", "counted", "scaling",
+    "step", "learning_rate", "seed",
 ]  # fmt: skip
 
 
@@ -94,16 +96,21 @@ class Manifest:
     inputs: those of train.onnx and update.onnx together; the `next` output of an input is its value
     in the next run. loss, metrics: outputs of train.onnx. accumulate: if
     above 1, train.onnx reads a micro-batch and adds its gradients up, and update.onnx runs after
-    this many of them; otherwise there is no update.onnx. predict: eval.onnx without the loss and
+    this many of them; otherwise there is no update.onnx. accumulate_by: the weights of
+    micro-batches in the loss and the gradient of a step, their `divisor` ("labels") or 1; None for
+    one batch. predict: eval.onnx without the loss and
     the inputs that only the loss reads; None if the model returns only its loss. The input `step`
     is the number of the update, from 1 on. optimizer: name and hyperparameters. groups: the same
     for each group, with its factor of the learning rate; the last group has all other weights.
     schedule: computed in the graph, which then has no input for the learning rate. gradient_norm:
     the output, of the file that updates, with the norm of all gradients before clipping to
     clip_norm. over_batch: how the loss of a batch follows from the losses of its parts
-    (`losses.base.OverBatch`), or None if it does not. objective: the loss as text. options: options
-    of the step that change its gradient and have no key of their own. repairs: weights of the file
-    that are copies of a parameter, and parameters that the file lacks, for `export`.
+    (`losses.base.OverBatch`), or None if it does not. sums: the outputs of eval.onnx from which the
+    loss over several batches follows. divisor: the output of train.onnx with the number of labels
+    that count, or the sum of their weights; None if the loss is no mean over labels. objective: the
+    loss as text. options: options of the step that change its gradient and have no key of their
+    own. repairs: weights of the file that are copies of a parameter, and parameters that the file
+    lacks, for `export`.
     """
 
     inputs: tuple[Fed, ...]
@@ -117,6 +124,7 @@ class Manifest:
     predict: str | None = None
     update: str | None = None
     accumulate: Annotated[int, Range(1)] = 1
+    accumulate_by: Literal["labels", "batches"] | None = None
     groups: tuple[Mapping[str, Any], ...] = ()
     clip_value: Finite | None = None
     clip_norm: Finite | None = None
@@ -125,6 +133,8 @@ class Manifest:
     loss_scaling: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None
     over_batch: OverBatch | None = None
+    sums: tuple[Sums, ...] = ()
+    divisor: str | None = None
     objective: str = ""
     options: Mapping[str, str] | None = None
     repairs: Repairs = field(default_factory=Repairs)
@@ -201,10 +211,11 @@ class Manifest:
                 f"{where} is not the manifest of a training step: 'format' must be '{_FORMAT}'"
             )
         version = checked(int, read.get("version"), f"{where}: 'version'")
-        if version != VERSION:
+        if not OLDEST <= version <= VERSION:
             what = "install a newer one" if version > VERSION else "build the step again"
             raise InputError(
-                f"{where} is of version {version}, this onnxgrad reads version {VERSION}: {what}"
+                f"{where} is of version {version}, this onnxgrad reads versions {OLDEST} to "
+                f"{VERSION}: {what}"
             )
         _refuse_null(read, where)
         if lacking := [key for key in _SCHEMA["required"] if key not in read]:
@@ -217,8 +228,12 @@ class Manifest:
         repairs = _repairs(
             checked(Mapping[str, Any], read.pop("repairs", {}), f"{where}: 'repairs'"), where
         )
+        listed = checked(list[Any], read.pop("sums", []), f"{where}: 'sums'")
+        sums = tuple(_built(Sums, e, f"{where}: sums[{i}]") for i, e in enumerate(listed))
         read |= {key: _with_none(read[key]) for key in ("optimizer", "groups") if key in read}
-        found = _built(Manifest, {"inputs": feds, "repairs": repairs, **read}, f"{where}:")
+        found = _built(
+            Manifest, {"inputs": feds, "repairs": repairs, "sums": sums, **read}, f"{where}:"
+        )
         for key in (*GRAPHS, "state"):
             name = getattr(found, key)
             if name is not None and not is_plain(name):

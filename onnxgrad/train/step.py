@@ -34,7 +34,8 @@ from onnxgrad.train.export import digest
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
 from onnxgrad.train.losses import Place
 from onnxgrad.train.losses.adding import LossLike, emit_loss, loss_of
-from onnxgrad.train.losses.base import OLDEST_OPSET, OverBatch
+from onnxgrad.train.losses.base import OLDEST_OPSET, Loss, OverBatch
+from onnxgrad.train.losses.sums import Sums, emit_sums, guarded, summed
 from onnxgrad.train.manifest import Fed, Manifest, in_order
 from onnxgrad.train.modes import Applied, Modes
 from onnxgrad.train.update.emission import (
@@ -44,11 +45,14 @@ from onnxgrad.train.update.emission import (
     emit_update,
     fed_of,
     prune,
+    returned,
     update_program,
 )
 from onnxgrad.train.update.mixed_precision import LossScaling
-from onnxgrad.train.update.options import NORM, UpdateOptions
-from onnxgrad.wording import perhaps
+from onnxgrad.train.update.options import NORM, AccumulateBy, UpdateOptions
+from onnxgrad.wording import option, perhaps
+
+DIVISOR = "loss.divisor"
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def build_step(
     program, wrt, tied, more = _with_ties(program, wrt, stop, modes, ties, doubts)
     notes += [*more, *doubtful_copies(doubts, ties.tie)]
     ahead = _with_loss(program, loss, metrics, update, modes)
+    update = replace(update, accumulate_by=_by(update, ahead))
     found = differentiate(
         ahead.program,
         wrt,
@@ -146,13 +151,26 @@ def _with_ties(
     return program, *tie(program, ties.tie, wrt, stop, found)
 
 
+def _by(update: UpdateOptions, ahead: _Forward) -> AccumulateBy:
+    """Returns by what micro-batches count. Raises InputError for labels of a loss that is no mean
+    over labels.
+    """
+    if update.accumulate_by == "labels" and ahead.over_batch != "labels":
+        raise InputError(
+            f"{option('--accumulate-by labels', 'accumulate_by=')}: the loss {ahead.objective} is "
+            "not one mean over labels, as cross_entropy is: choose batches"
+        )
+    by_labels = ahead.uneven and ahead.over_batch == "labels"
+    return update.accumulate_by or ("labels" if by_labels else "batches")
+
+
 @dataclass(frozen=True)
 class _Forward:
     """A program whose last value is the loss, with the facts that gradient and update need.
 
     goal: the value to differentiate, the loss or a multiple of it. scales: the inputs of loss
     scaling, by slot. of_loss: the names of values that the loss added. evaluation: the program
-    before anything was removed, in inference mode.
+    before anything was removed, in inference mode. target: the loss, which is 0 if no label counts.
     """
 
     program: Program
@@ -162,7 +180,10 @@ class _Forward:
     scales: Mapping[str, str]
     of_loss: set[str]
     over_batch: OverBatch | None
+    uneven: bool
     objective: str
+    sums: tuple[Sums, ...]
+    divisor: str | None
     metrics: Sequence[str]
     evaluation: Program
     applied: Applied
@@ -180,8 +201,14 @@ def _with_loss(
     own_outputs, place = list(block.outputs), Place(block)
     chosen = loss_of(loss, place)
     target = emit_loss(place, chosen)
+    count = len(block.outputs)
+    with emitting(block, share=True, made_by="loss"):
+        sums = emit_sums(place, chosen, target)
     evaluation = modes.infer(load_own(program))
+    for v in block.outputs[count:]:
+        block.remove_output(v)
     goal, scales = scaled(block, options.scaling, target)
+    target, divisor = _guarded(place, chosen, target)
     of_loss = {v.name for v in block.vars()}.difference(place.own)
     for v in dict.fromkeys(own_outputs):
         if v.name not in metrics and v is not target:
@@ -196,11 +223,29 @@ def _with_loss(
         scales,
         of_loss,
         chosen.over_batch,
+        chosen.uneven,
         str(chosen),
+        sums,
+        divisor,
         kept,
         evaluation,
         applied,
     )
+
+
+def _guarded(place: Place, loss: Loss, target: Var) -> tuple[Var, str | None]:
+    """Replaces the output of a loss by one that is 0 if no label counts, and adds the number of
+    labels that count as an output. Gradients do not need this: they are 0 then.
+    """
+    block = place.block
+    with emitting(block, share=True, made_by="loss"):
+        value, divisor = guarded(place, loss, target)
+    if divisor is None:
+        return target, None
+    block.remove_output(target)
+    target.swap_names(value)
+    block.add_output(value)
+    return value, returned(block, divisor, DIVISOR)
 
 
 def scaled(
@@ -245,7 +290,8 @@ def _with_update(
         if options.accumulate == 1:
             made = emit_update(block, options, parameters, adjoints, scale, initial)
         else:
-            sums = add_up(block, parameters, adjoints, initial)
+            labels = values[ahead.divisor or ""] if options.accumulate_by == "labels" else None
+            sums = add_up(block, parameters, adjoints, initial, labels)
     if options.accumulate > 1:
         update, made = update_program(program, options, sums, scale, initial)
         made.fed.extend(sums)
@@ -259,6 +305,7 @@ def _with_update(
     scales = ahead.scales.values()
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scales]
     trained = [*(p.name for p in parameters), *(s.name for s in applied.statistics)]
+    of_loss = 1 + len(summed(ahead.sums))
     ask_for(ahead.evaluation.main, trained)
     running = [fed_of(values[s.name], "statistic", s.next) for s in applied.statistics]
     seed = [fed_of(values[applied.seed], "seed")] if applied.seed else []
@@ -271,8 +318,10 @@ def _with_update(
         gradient_norm=made.norm,
         over_batch=ahead.over_batch,
         objective=ahead.objective,
+        sums=ahead.sums,
+        divisor=ahead.divisor,
         repairs=repairs,
-        predict="predict.onnx" if len(ahead.evaluation.main.outputs) > 1 else None,
+        predict="predict.onnx" if len(ahead.evaluation.main.outputs) > of_loss else None,
         **options.to_dict(),
     )
     notes = (*found.notes, *applied.notes)
@@ -316,13 +365,14 @@ def prediction(step: TrainingStep) -> Program:
     loss.
     """
     model, source = to_proto(step.evaluation), step.evaluation
-    drop_loss(model.graph, step.manifest.loss)
+    drop_loss(model.graph, step.manifest)
     return program_of(model, source.folder, digests=source.digests)
 
 
-def drop_loss(graph: GraphProto, loss: str) -> None:
-    """Removes the output `loss`, and the nodes, weights and inputs that only the loss reads."""
-    keep(graph.output, lambda v: v.name != loss)
+def drop_loss(graph: GraphProto, manifest: Manifest) -> None:
+    """Removes the outputs of the loss, and the nodes, weights and inputs that only it reads."""
+    of_loss = {manifest.loss, *summed(manifest.sums)}
+    keep(graph.output, lambda v: v.name not in of_loss)
     needed = {v.name for v in graph.output}
     for node in reversed(graph.node):
         if not needed.isdisjoint(node.output):

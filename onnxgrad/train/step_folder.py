@@ -28,6 +28,7 @@ from onnxgrad.train import safetensors_file
 from onnxgrad.train.array_files import OnDisk, is_zeros, on_disk
 from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
 from onnxgrad.train.engines.session import dtype_of, sizes_of
+from onnxgrad.train.losses.sums import summed
 from onnxgrad.train.manifest import GRAPHS, SCHEMA, Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import schedule_of
@@ -57,7 +58,7 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
     }
     if manifest.predict is not None:
         written = Path(folder).resolve() / manifest.eval
-        contents[manifest.predict] = lambda staged: _prediction(staged[written], manifest.loss)
+        contents[manifest.predict] = lambda staged: _prediction(staged[written], manifest)
     if step.update is not None and manifest.update is not None:
         contents[manifest.update] = step.update
     zeros = {fed.name for fed in manifest.inputs if fed.zeros}
@@ -69,12 +70,12 @@ def save_step(step: TrainingStep, folder: str | PathLike[str]) -> None:
         step.initial.release()
 
 
-def _prediction(evaluation: Path, loss: str) -> Iterator[bytes]:
+def _prediction(evaluation: Path, manifest: Manifest) -> Iterator[bytes]:
     """Returns the pieces of the graph of that file without the loss; its external data is that of
     the file. Large weights are copied from file to file.
     """
     model = _outline(evaluation)
-    drop_loss(model.graph, loss)
+    drop_loss(model.graph, manifest)
     digests = Digests()
     digests.files = frozenset([evaluation.name])
     return pieces(model, evaluation.parent, {}, digests)
@@ -283,9 +284,12 @@ def check_fits(step: TrainingStep, where: str) -> None:
     inside = {v.name for graph in graphs for v in graph.main.vars()}
     carried = {fed.name for fed in manifest.inputs if fed.next is not None}
     outputs = {v.name for v in step.train.main.outputs}
+    evaluated = {v.name for v in step.evaluation.main.outputs}
     named: list[tuple[str, str | None, Collection[str]]] = [
         ("'loss'", manifest.loss, outputs),
         ("'gradient_norm'", manifest.gradient_norm, given),
+        ("'divisor'", manifest.divisor, outputs),
+        *(("'sums'", name, evaluated) for name in summed(manifest.sums)),
         *(("'metrics'", name, given) for name in manifest.metrics),
     ]
     places = manifest.places()

@@ -99,7 +99,7 @@ def in_training() -> TrainingStep:
     for name, a in {"s": one, "b": one, "m": one, "v": one, "w": np.eye(3, dtype="f")}.items():
         model.graph.initializer.append(numpy_helper.from_array(a, name))
     loss = "sequence_cross_entropy{weight=[1,2,5]}"
-    return training_step(model, loss, batch_norm="train", dropout="train")
+    return training_step(model, loss, batch_norm="train", dropout="train", accumulate=2)
 
 
 def test_the_schema_is_that_of_what_is_written(tmp_path: Path) -> None:

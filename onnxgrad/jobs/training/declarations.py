@@ -97,6 +97,11 @@ class Update(Declaration):
     accumulate: Batches = option(
         1, "micro-batches per step, whose gradients are averaged (default: 1)", metavar="N"
     )
+    accumulate_by: Literal["labels", "batches"] | None = option(
+        None,
+        "labels: micro-batches count by their labels, as if they were one batch; batches: all "
+        "alike (default: labels for sequences and if ignore_index or weights are set)",
+    )
     average: AverageLike | None = option(
         None, "keep an exponential moving average of the weights, with this decay", metavar="DECAY"
     )

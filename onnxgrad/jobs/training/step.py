@@ -46,8 +46,8 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
     optimizer = _object(options.optimizer, OPTIMIZERS, "optimiser") or AdamW()
     update = UpdateOptions(
         optimizer, grouped(options.groups or {}, optimizer), options.clip_value, options.clip_norm,
-        NORM in options.metrics or options.clip_norm is not None, options.accumulate, average,
-        scale, _object(options.schedule, SCHEDULES, "schedule"),
+        NORM in options.metrics or options.clip_norm is not None, options.accumulate,
+        options.accumulate_by, average, scale, _object(options.schedule, SCHEDULES, "schedule"),
     )  # fmt: skip
     modes = Modes(options.batch_norm, options.dropout, options.autocast, options.form)
     step = build_step(

@@ -46,7 +46,9 @@ from onnxgrad.train.data import (
 )
 from onnxgrad.train.divergence import (
     Diverged,
+    counting,
     diverged,
+    divisor_of,
     first_not_finite,
     norm_of,
     what_ends,
@@ -63,6 +65,8 @@ from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.step_folder import opened_step
 from onnxgrad.wording import counted, option
 
+_NO_BEST = "no held-out loss is a number, so that no weights are the best: the last ones are kept"
+
 
 class TrainingLoop(HeldValues):
     """A training step with its engine, weights and progress; `Trainer` has its options as keywords.
@@ -78,6 +82,7 @@ class TrainingLoop(HeldValues):
             super().__init__(task, engine, rate, options.seed)
         self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._norm: float | None = None  # of its gradients, if the step returns it
+        self._without = 0  # its micro-batches without a label that counts
         self._evaluation: Any = None
         self._prediction: tuple[list[str], Any] | None = None
         self._open: Callable[[Program], Any] = partial(
@@ -111,22 +116,23 @@ class TrainingLoop(HeldValues):
         found = self._engine.run(batch, number, self._rate_at(number))
         if (what := what_ends(self.task.manifest, found.loss, found.metrics)) is not None:
             self._engine.back()
-            self.progress = replace(self.progress, micro=0, micro_loss=0.0)
+            self.progress = self.progress.from_zero()
             feeds = {
                 **checked(batch, self.task.manifest.of_role("batch")),
                 **self._of_model(self._engine.held),
             }
             first = first_not_finite(self.task.evaluation, feeds)
             narrow = (self.task.manifest.options or {}).get("autocast")
-            raise Diverged(diverged(number, what, first, narrow))
-        total, batches = self.progress.micro_loss + found.loss, self.progress.batches + 1
+            unlabelled = not counting(self.task.manifest, feeds)
+            raise Diverged(diverged(number, what, first, narrow, unlabelled=unlabelled))
+        divisor = divisor_of(self.task.manifest, found.metrics)
+        by_labels = self.task.manifest.accumulate_by == "labels"
+        after = self.progress.after(found.loss, divisor, by_labels=by_labels)
         if micro == count:
-            self._loss, self._norm = total / count, norm_of(self.task.manifest, found.metrics)
-            self.progress = replace(
-                self.progress, steps=number, batches=batches, micro=0, micro_loss=0.0
-            )
-        else:
-            self.progress = replace(self.progress, batches=batches, micro=micro, micro_loss=total)
+            self._loss, self._norm = after.mean, norm_of(self.task.manifest, found.metrics)
+            self._without = after.micro_empty
+            after = replace(after.from_zero(), steps=number)
+        self.progress = after
         return found.loss
 
     @known_keywords
@@ -194,12 +200,20 @@ class TrainingLoop(HeldValues):
         if place is None and not history.losses:
             self.progress.check_trained(self.task.manifest.accumulate)
         if validation is not None:
-            number, best = self.progress.steps, self.progress.best_found
-            last = history.evaluated_at(number) or self._held_out(validation, options)
-            of_best = {"step": self.progress.best_step, **(best or last)}
-            history.compare(of_best, {"step": number, **last}, wanted=wanted)
-            self._kept = history.kept
+            last = history.evaluated_at(self.progress.steps)
+            self._compare(history, last or self._held_out(validation, options), wanted)
         return history
+
+    def _compare(self, history: History, last: Mapping[str, float], wanted: bool) -> None:
+        """Records the best and the last evaluation, and which weights are kept. Warns if the best
+        are wanted and there are none.
+        """
+        best = self.progress.best_found
+        of_best = best and {"step": self.progress.best_step, **best}
+        history.compare(of_best, {"step": self.progress.steps, **last}, wanted=wanted)
+        self._kept = history.kept
+        if best is None and wanted and math.isnan(last["loss"]) and self._engine.leads:
+            warnings.warn(_NO_BEST, RunWarning, stacklevel=6)
 
     def _spent(self, place: RunFolder | None, patience: int | None) -> bool:
         """Whether `patience` has ended the run in this folder before. A run without a folder may
@@ -306,7 +320,7 @@ class TrainingLoop(HeldValues):
                 continue
             number = self.progress.steps
             rate, norm = self._rate_at(number), self._norm
-            event = Event(number, self.progress.epoch, self._loss, rate, gradient_norm=norm)
+            event = Event(number, self.progress.epoch, self._loss, rate, None, norm, self._without)
             stop = self._tell(event, watching)
             if every and number % every == 0:
                 self._save(place)
@@ -317,7 +331,7 @@ class TrainingLoop(HeldValues):
         return False
 
     def evaluation(self, options: EvaluateOptions) -> dict[str, float]:
-        """Returns the mean loss over batches, weighted by their sizes, and each metric."""
+        """Returns the loss over all batches, and each metric."""
         self._evaluation = self._evaluation or self._open(self.task.evaluation)
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)

@@ -131,9 +131,9 @@ def _keep_training(block: BindingBlock, manifest: Manifest, updates: Mapping[str
     carried = {fed.name: fed.next for fed in manifest.inputs if fed.next is not None}
     for name in [*updates, *(fed.name for fed in manifest.of_role("learning_rate"))]:
         block.ask_for(block.initializers[name])
-    norm = [manifest.gradient_norm] if manifest.gradient_norm is not None else []
+    more = [n for n in (manifest.gradient_norm, manifest.divisor) if n is not None]
     following = [updates[name] for name in updates if name in carried]
-    _return(block, [manifest.loss, *manifest.metrics, *norm, *following])
+    _return(block, [manifest.loss, *manifest.metrics, *more, *following])
     place = {fed.name: i for i, fed in enumerate(manifest.inputs)}
     block.inputs.sort(key=lambda v: place.get(v.name, -1))
 

@@ -369,7 +369,9 @@ def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
 
 
 def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
-    """Returns the manifest with its values under new names."""
+    """Returns the manifest with its values under new names, without the sums of the loss, which
+    the training graph lacks.
+    """
 
     def other(name: str | None) -> str | None:
         return None if name is None else new.get(name, name)
@@ -390,4 +392,6 @@ def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
         loss=new.get(manifest.loss, manifest.loss),
         metrics=tuple(new.get(name, name) for name in manifest.metrics),
         gradient_norm=other(manifest.gradient_norm),
+        divisor=other(manifest.divisor),
+        sums=(),
     )

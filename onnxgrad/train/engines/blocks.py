@@ -22,6 +22,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.train import array_math, safetensors_file
+from onnxgrad.train.divergence import divisor_of
 from onnxgrad.train.engines.base import Engine, Result
 from onnxgrad.train.engines.flat_buffers import Region, aligned, laid_out, made_ready, slot_of
 from onnxgrad.train.engines.formula_replay import Replay
@@ -94,6 +95,9 @@ class BlocksEngine(Engine):
         graph = gradient_graph(step)
         self._session = open_session(graph, "cpu", threads)
         self._batch = manifest.of_role("batch")
+        self._metrics = [*manifest.metrics, *([manifest.divisor] if manifest.divisor else [])]
+        self._counted = {fed.name: 0.0 for fed in manifest.of_role("counted")}
+        self._labels: float | None = None  # of the last batch
         self._parameters = manifest.of_role("parameter")
         outputs = graph.main.outputs
         self._adjoints = [v.name for v in outputs[-len(self._parameters) :]]
@@ -135,6 +139,7 @@ class BlocksEngine(Engine):
             for slot in self._single
             for fed in self._states[slot]
         }
+        self._counted = {name: float(values[name][()]) for name in self._counted}
         # running statistics: the current values, and the next ones that the graph writes
         self._statistics = {
             fed.name: (np.array(values[fed.name]), np.array(values[fed.name]))
@@ -163,7 +168,7 @@ class BlocksEngine(Engine):
         binding.bind_ortvalue_output(
             self.task.manifest.loss, ort.OrtValue.ortvalue_from_numpy(self._loss)
         )
-        for name in self.task.manifest.metrics:
+        for name in self._metrics:
             binding.bind_output(name, "cpu")
         return binding
 
@@ -173,6 +178,7 @@ class BlocksEngine(Engine):
         """
         self._drawn[...] = self.draw(number)
         metrics = self._differentiate(batch)
+        self._labels = divisor_of(self.task.manifest, metrics)
         if np.isfinite(self._loss):
             self._update(number, rate)
             for now, moved in self._statistics.values():
@@ -189,7 +195,7 @@ class BlocksEngine(Engine):
             self._binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         with refusing(feeds, getattr(batch, "rows", None)):
             self._session.run_with_iobinding(self._binding)
-        names = self.task.manifest.metrics  # they were bound last
+        names = self._metrics  # they were bound last
         returned = self._binding.get_outputs()[-len(names) :] if names else []
         return {name: value.numpy() for name, value in zip(names, returned, strict=True)}
 
@@ -197,15 +203,20 @@ class BlocksEngine(Engine):
         """Applies the optimisers' formulas in place, block by block. Before the last micro-batch,
         only add the gradients up. Nothing changes if the norm is not finite.
         """
+        mean = None
         if "accumulated" in self._s:
             total = self._s["accumulated"]
+            for name in self._counted:  # micro-batches count by their labels
+                np.multiply(self._g, self._dtype.type(self._labels), out=self._g)
+                self._counted[name] += self._labels or 0.0
+                mean = 1 / (self._counted[name] or 1.0)
             np.add(total, self._g, out=total)
             if not self.last:
                 return
             self._g[:] = total
-            total[:] = 0
+            self.back()
         with np.errstate(all="ignore"):
-            factor, norm = made_ready(self._g, self.task.manifest)
+            factor, norm = made_ready(self._g, self.task.manifest, mean)
         self._norm = None if norm is None else np.asarray(norm, self._dtype)
         if norm is not None and not np.isfinite(norm):
             return
@@ -250,6 +261,7 @@ class BlocksEngine(Engine):
         """
         if "accumulated" in self._s:
             self._s["accumulated"][:] = 0
+        self._counted = dict.fromkeys(self._counted, 0.0)
 
     @property
     def held(self) -> dict[str, Array]:
@@ -263,6 +275,7 @@ class BlocksEngine(Engine):
                     if single
                     else self._part(self._s[slot], fed.of or "", fed)
                 )
+        found |= {name: np.asarray(n, self._dtype) for name, n in self._counted.items()}
         return found | {name: now for name, (now, _) in self._statistics.items()}
 
     def _part(self, flat: Array, name: str, fed: Fed) -> Array:

@@ -20,6 +20,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.interpreter import cores
 from onnxgrad.ir.types import Array
+from onnxgrad.train.divergence import divisor_of
 from onnxgrad.train.engines.base import Result, seed_of
 from onnxgrad.train.engines.blocks import BlocksEngine
 from onnxgrad.train.engines.processes import Ranks, world
@@ -159,7 +160,7 @@ class DataParallel(BlocksEngine):
         super().put(values)
         for array in (self._p, *self._s.values()):
             self.ranks.spread(array)
-        self._shared = self.ranks.agree(self._shared)
+        self._shared, self._counted = self.ranks.agree((self._shared, self._counted))
 
     def run(self, batch: Mapping[str, Array], number: int, rate: float) -> Result:
         """Runs one step on all ranks, with the same batch. Nothing changes if the loss is not
@@ -168,15 +169,20 @@ class DataParallel(BlocksEngine):
         cut = shards(batch, self._batch)
         parts = cut.bounds(self.ranks.size)
         share = cut.shares(parts, self.task.manifest.over_batch)[self.ranks.rank]
-        loss, metrics = np.zeros(1), {}
+        loss, labels, metrics = np.zeros(1), np.zeros(1), {}
         self._drawn[...] = self.draw(number)
         if share:
             metrics = self._differentiate(cut.part(parts[self.ranks.rank]))
             loss += share * float(self._loss)
+            labels += divisor_of(self.task.manifest, metrics) or 0.0
             np.multiply(self._g, self._dtype.type(share), out=self._g)
         else:  # no label here counts, and the mean of nothing is NaN
             self._g[:] = 0
         self.ranks.add(loss)
+        if self.task.manifest.divisor is not None:
+            self.ranks.add(labels)
+            metrics[self.task.manifest.divisor] = labels[0]
+        self._labels = float(labels[0])
         if np.isfinite(loss[0]):
             self.ranks.add(self._g)
             self._update(number, rate)

@@ -82,13 +82,20 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
     return places, regions, end
 
 
-def made_ready(g: Array, manifest: Manifest) -> tuple[float, Any]:
+def made_ready(g: Array, manifest: Manifest, mean: float | None) -> tuple[float, Any]:
     """Clips the flat gradient, the sum over micro-batches, by value in place. Returns its remaining
-    factor, and the norm of its mean before clipping if the step returns the norm.
+    factor, and the norm of its mean before clipping if the step returns the norm. mean: as for
+    `averaged_and_clipped`.
     """
     wanted = manifest.gradient_norm is not None
     (clipped,), factor, norm = averaged_and_clipped(
-        [g], manifest, norm=wanted, norm_of=_norm, scaled=_scaled_in_place, math=array_math
+        [g],
+        manifest,
+        norm=wanted,
+        norm_of=_norm,
+        scaled=_scaled_in_place,
+        math=array_math,
+        mean=mean,
     )
     if clipped is not g:
         g[:] = clipped

@@ -77,7 +77,8 @@ def _ancestors(b: Binding) -> set[Binding]:
 
 
 InPlace = Literal["none", "states", "all"]
-_STATES = ("statistic", "state", "average", "accumulated", "scaling")
+_STATES = ("statistic", "state", "average", "accumulated", "counted", "scaling")
+_SUMS = ("accumulated", "counted")
 
 
 @dataclass
@@ -193,8 +194,8 @@ class GraphEngine(Engine):
 
     def _metrics(self, file: _File) -> list[str]:
         manifest = self.task.manifest
-        names = [*manifest.metrics, *([manifest.gradient_norm] if manifest.gradient_norm else [])]
-        return [name for name in names if name in file.outputs]
+        names = [*manifest.metrics, manifest.gradient_norm, manifest.divisor]
+        return [name for name in names if name is not None and name in file.outputs]
 
     def _host(self, array: Array) -> Any:
         import onnxruntime as ort
@@ -237,7 +238,7 @@ class GraphEngine(Engine):
         micro-batches start again.
         """
         self.spoiled = any(
-            fed.name in self._single and fed.role != "accumulated"
+            fed.name in self._single and fed.role not in _SUMS
             for fed in self._carried
             if set(self._written[fed.name]) & set(self._last_run)
         )
@@ -245,7 +246,7 @@ class GraphEngine(Engine):
             self._runs[index] -= 1
         self._last_run = []
         for fed in self._carried:
-            if fed.role == "accumulated":
+            if fed.role in _SUMS:
                 self._buffers[self._now(fed.name)][fed.name].update_inplace(
                     np.zeros(sizes_of(fed), dtype_of(fed))
                 )

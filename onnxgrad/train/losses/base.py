@@ -76,6 +76,13 @@ class Loss(metaclass=Declared):
         """How the loss of a batch follows from the losses of its parts; None if it does not."""
         return None
 
+    @property
+    def uneven(self) -> bool:
+        """Whether batches of one size may count differently in the mean over all of them: labels
+        are ignored, or have weights.
+        """
+        return False
+
     @abstractmethod
     def emit(self, place: Place) -> Var:
         """Emits the scalar after the model's values. Raises InputError if the values do not fit."""
@@ -142,11 +149,18 @@ class Sum(Loss):
             return varying[0] if varying else "constant"
         return "mixed"
 
+    @property
+    def uneven(self) -> bool:
+        """Whether this holds for a term."""
+        return any(loss.uneven for _, loss in self.terms)
+
     def emit(self, place: Place) -> Var:
         """Emits the weighted sum."""
         if not self.terms:
             raise InputError("a sum of losses needs at least one term")
-        return weighted_sum([(weight, loss.emit(place)) for weight, loss in self.terms])
+        values = [loss.emit(place) for _, loss in self.terms]
+        place.terms[id(self)] = values
+        return weighted_sum([(w, v) for (w, _), v in zip(self.terms, values, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -290,15 +304,19 @@ def weighted_sum(parts: Sequence[tuple[float, Var]]) -> Var:
     return first
 
 
-def reduced(values: Var, reduction: str) -> Var:
+def reduced(place: Place, values: Var, reduction: str) -> Var:
     """Returns the mean or sum of all elements, a scalar. The mean of no elements is NaN, as in
     PyTorch.
     """
-    if reduction == "mean" and is_static(values.shape) and element_count(values.shape):
-        return op.ReduceMean(values, keepdims=0)
-    total = op.ReduceSum(values, keepdims=0)
+    if reduction == "sum":
+        return op.ReduceSum(values, keepdims=0)
+    count = element_count(values.shape) if is_static(values.shape) else None
+    if count:
+        loss = op.ReduceMean(values, keepdims=0)
+        return place.mean(loss, lambda: constant(count, values.dtype))
     # onnxruntime's ReduceMean of nothing is 0
-    return total if reduction == "sum" else total / op.Cast(op.Size(values), to=values.dtype)
+    divisor = op.Cast(op.Size(values), to=values.dtype)
+    return place.mean(op.ReduceSum(values, keepdims=0) / divisor, lambda: divisor)
 
 
 def known(value: Any, like: Var) -> Var:

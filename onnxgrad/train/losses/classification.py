@@ -38,6 +38,7 @@ from onnxgrad.wording import option
 
 
 def negative_log_likelihood(
+    place: Place,
     z: Var,
     labels: Var,
     weight: Var | None,
@@ -53,7 +54,8 @@ def negative_log_likelihood(
     The mean divides by the sum of w_t. The result is NaN if a label is not a class: onnxruntime
     would count negative labels from the end, and other runtimes read memory out of range.
     """
-    labels, wrong = _checked(z, labels, ignore_index)
+    labels, outside = _checked(z, labels, ignore_index)
+    wrong = outside
     wanted = 2 if label_smoothing else 1
     loss, *more = op.SoftmaxCrossEntropyLoss(
         z,
@@ -79,7 +81,15 @@ def negative_log_likelihood(
         if reduction == "mean":
             uniform = uniform / _share(labels, weight, kept, z.dtype)
         loss = (1.0 - label_smoothing) * loss + (label_smoothing / size(z, 1)) * uniform
-    return op.Where(wrong, constant(np.nan, z.dtype), loss)
+    loss = op.Where(wrong, constant(np.nan, z.dtype), loss)
+    if reduction == "sum":
+        return loss
+
+    def divisor() -> Var:
+        kept = op.Not(op.Equal(labels, ignore_index))
+        return op.Where(outside, constant(np.nan, z.dtype), _share(labels, weight, kept, z.dtype))
+
+    return place.mean(loss, divisor)
 
 
 def _checked(z: Var, labels: Var, ignore_index: int) -> tuple[Var, Var]:
@@ -142,6 +152,15 @@ class _OfClasses(Reduced):
         """A mean over the labels that count, by the weights of their classes."""
         return "sum" if self.reduction == "sum" else "labels"
 
+    @property
+    def uneven(self) -> bool:
+        """Whether ignore_index, weight or sample_weight is set."""
+        return (
+            self.weight is not None
+            or self.sample_weight is not None
+            or self.ignore_index != _OfClasses.ignore_index
+        )
+
     def _weight(self, place: Place, z: Var, classes: Dim) -> Var | None:
         """Returns the weight of each class. Raises InputError unless there is one per class."""
         value = self.weight
@@ -176,8 +195,11 @@ class _OfClasses(Reduced):
         found = self.factors(place, z.dtype, labels.shape or ())
         return None if found is None else op.Expand(found, op.Shape(labels))
 
-    def _of_indices(self, z: Var, labels: Var, weight: Var | None, examples: Var | None) -> Var:
+    def _of_indices(
+        self, place: Place, z: Var, labels: Var, weight: Var | None, examples: Var | None
+    ) -> Var:
         return negative_log_likelihood(
+            place,
             z,
             labels,
             weight,
@@ -221,14 +243,14 @@ class CrossEntropy(_OfClasses):
             target = place.labels(self.target, z.dtype, shape, self.name)
             first = 0 if axis else -1
             examples = self.factors(place, z.dtype, shape, first)
-            return self._of_distributions(z, target, weight, examples, axis)
+            return self._of_distributions(place, z, target, weight, examples, axis)
         rest = (*shape[:axis], *shape[axis + 1 :])
         labels = self._labels(place, shape[axis], rest)
         examples = self._examples(place, labels, z)
         if axis != 1:
             z, labels = in_rows(z, axis), op.Reshape(labels, [-1])
             examples = None if examples is None else op.Reshape(examples, [-1])
-        return self._of_indices(z, labels, weight, examples)
+        return self._of_indices(place, z, labels, weight, examples)
 
     def _axis(self, z: Var) -> int:
         rank = z.rank or 0
@@ -241,7 +263,13 @@ class CrossEntropy(_OfClasses):
         return axis % rank
 
     def _of_distributions(
-        self, z: Var, p: Var, weight: Var | None, examples: Var | None, axis: int
+        self,
+        place: Place,
+        z: Var,
+        p: Var,
+        weight: Var | None,
+        examples: Var | None,
+        axis: int,
     ) -> Var:
         """Returns -sum p w log softmax(z), divided by the number of distributions."""
         classes = size(z, axis)
@@ -252,11 +280,10 @@ class CrossEntropy(_OfClasses):
             terms = terms * op.Reshape(weight, [-1 if i == axis else 1 for i in range(z.rank or 0)])
         terms = terms if examples is None else terms * examples
         total = -op.ReduceSum(terms, keepdims=0)
-        return (
-            total
-            if self.reduction == "sum"
-            else total / (op.Cast(op.Size(z), to=z.dtype) / classes)
-        )
+        if self.reduction == "sum":
+            return total
+        divisor = op.Cast(op.Size(z), to=z.dtype) / classes
+        return place.mean(total / divisor, lambda: divisor)
 
 
 @dataclass(frozen=True)
@@ -270,6 +297,11 @@ class SequenceCrossEntropy(_OfClasses):
 
     name: ClassVar[str] = "sequence_cross_entropy"
     shift: Annotated[int, Range(0, (1 << 31) - 1)] = 1
+
+    @property
+    def uneven(self) -> bool:
+        """True: sequences are padded with labels that are ignored."""
+        return True
 
     def emit(self, place: Place) -> Var:
         """Emits the loss. Raises InputError for scores without a sequence axis."""
@@ -291,7 +323,7 @@ class SequenceCrossEntropy(_OfClasses):
             unlabelled = op.Slice(filled, [-self.shift], [(1 << 31) - 1], [rank - 1])
             labels = op.Concat(moved, unlabelled, axis=rank - 1)
         rows = in_rows(z, len(shape) - 1)
-        return self._of_indices(rows, op.Reshape(labels, [-1]), weight, examples)
+        return self._of_indices(place, rows, op.Reshape(labels, [-1]), weight, examples)
 
 
 def in_rows(z: Var, axis: int) -> Var:
@@ -374,10 +406,12 @@ class KLDiv(OfExamples):
             terms = t * op.Log(op.Where(op.Equal(t, 0.0), 1.0, t)) - t * y
         terms = self.weighted(place, terms)
         if self.reduction != "batchmean":
-            return reduced(terms, self.reduction)
+            return reduced(place, terms, self.reduction)
         if not y.rank:
             raise InputError(f"{self.name} of '{y.name}', {y.type}: a batchmean needs a batch")
-        return reduced(terms, "sum") / size(y, 0)
+        count = size(y, 0)
+        divisor = constant(count, y.dtype) if isinstance(count, float) else count
+        return place.mean(reduced(place, terms, "sum") / count, lambda: divisor)
 
 
 def softplus(x: Var) -> Var:

@@ -85,13 +85,14 @@ class CTC(OfExamples):
         path = _with_blanks(op.Where(used, labels, np.int64(self.blank)), self.blank)
         alpha = _forward(op.LogSoftmax(z, axis=2), path, steps, ends)
         each = self._each(-_at_the_end(alpha, lengths), lengths)
-        loss = reduced(self.weighted(place, each), self.reduction)
+        loss = reduced(place, self.weighted(place, each), self.reduction)
         some = [
             op.Greater(op.ReduceSum(op.Cast(w, to=TensorProto.INT32), keepdims=0), 0) for w in wrong
         ]
+        divisor = place.divisors.get(loss)
         for found in some:
             loss = op.Where(found, constant(np.nan, z.dtype), loss)
-        return loss
+        return loss if divisor is None else place.mean(loss, divisor)
 
     def _scores(self, place: Place) -> Var:
         z = place.prediction(self.output)

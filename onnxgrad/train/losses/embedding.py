@@ -55,7 +55,7 @@ class Cosine(Reduced):
         cos = op.ReduceSum(self._unit(y, dim) * self._unit(t, dim), [dim], keepdims=0)
         if rank > 1 and dim % rank == 0 and self.sample_weight is not None:
             raise InputError(f"{self.name}: with dim=0 no vector belongs to one example alone")
-        return reduced(self.weighted(place, 1.0 - cos), self.reduction)
+        return reduced(place, self.weighted(place, 1.0 - cos), self.reduction)
 
     def _unit(self, x: Var, dim: int) -> Var:
         return x / op.Clip(op.ReduceL2(x, [dim], keepdims=1), self.eps)
@@ -94,7 +94,7 @@ class CosineEmbedding(Reduced):
         cos = op.ReduceSum(x1 * x2, [-1], keepdims=0) / op.Sqrt(_square(x1) * _square(x2))
         same = op.Where(op.Equal(labels, 1), 1.0 - cos, 0.0)
         apart = op.Where(op.Equal(labels, -1), op.Clip(cos - self.margin, 0.0), 0.0)
-        return reduced(self.weighted(place, same + apart), self.reduction)
+        return reduced(place, self.weighted(place, same + apart), self.reduction)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ class TripletMargin(OfExamples):
         near, far = self._distance(a, p), self._distance(a, n)
         if self.swap:
             far = op.Min(far, self._distance(p, n))
-        return reduced(self.weighted(place, op.Clip(near - far + self.margin, 0.0)), self.reduction)
+        each = self.weighted(place, op.Clip(near - far + self.margin, 0.0))
+        return reduced(place, each, self.reduction)
 
     def _distance(self, x: Var, y: Var) -> Var:
         """Returns the norm of x - y + eps, as torch.nn.PairwiseDistance does."""

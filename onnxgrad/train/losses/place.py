@@ -7,7 +7,7 @@ scalar, and its targets are float32, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,7 +36,9 @@ class Place:
     input the number of labels at the beginning of a sequence without a score. weights: for each
     labels' input the weights of the classes. detached: names of values at which gradients stop;
     each is a copy of a value of the model that is a target.
-    anchors: for each input with an earlier value of a weight the name of the weight.
+    anchors: for each input with an earlier value of a weight the name of the weight. divisors: for
+    each mean, the function that emits the number by which it divides. terms: the values of the
+    terms of each sum of losses, by its id.
     """
 
     block: BindingBlock
@@ -46,9 +48,16 @@ class Place:
     weights: dict[str, tuple[float, ...]] = field(init=False, default_factory=dict)
     detached: list[str] = field(init=False, default_factory=list)
     anchors: dict[str, str] = field(init=False, default_factory=dict)
+    divisors: dict[Var, Callable[[], Var]] = field(init=False, default_factory=dict)
+    terms: dict[int, list[Var]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "own", {v.name: v for v in self.block.vars()})
+
+    def mean(self, loss: Var, divisor: Callable[[], Var]) -> Var:
+        """Returns the loss, a mean, and notes how to emit the number by which it divides."""
+        self.divisors[loss] = divisor
+        return loss
 
     def value(self, name: str | None) -> Var:
         """Returns the value with this name, or for None the only floating-point output. Raises

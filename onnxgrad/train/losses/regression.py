@@ -21,7 +21,7 @@ class Elementwise(Reduced):
     def emit(self, place: Place) -> Var:
         y = place.prediction(self.output)
         target = place.labels(self.target, y.dtype, y.shape or (), self.name)
-        return reduced(self.weighted(place, self.of(y, target)), self.reduction)
+        return reduced(place, self.weighted(place, self.of(y, target)), self.reduction)
 
     @abstractmethod
     def of(self, y: Var, t: Var) -> Var:

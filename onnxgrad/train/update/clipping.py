@@ -98,18 +98,22 @@ def averaged_and_clipped(
     norm_of: Callable[[Sequence[Any]], Any] = global_norm,
     scaled: Callable[[Any, Any], Any] = mul,
     math: Any = op,
+    mean: Any = None,
 ) -> tuple[Sequence[Any], Any, Any]:
     """Returns the gradients, which are sums over micro-batches, clipped by value; the remaining
     factor of all of them (None for 1); and, if `norm` or if they are clipped by it, the norm of
     their mean, computed by `norm_of`.
 
-    The factor contains the mean over micro-batches, unless that had to come before clipping by
+    mean: the factor of the mean over micro-batches, by default 1 / `accumulate`. The remaining
+    factor contains it, unless that had to come before clipping by
     value, and min(limit / (norm + 1e-6), 1): torch.nn.utils.clip_grad_norm_. If the norm is Inf or
     NaN, so are all gradients times the factor, so that the step is not mistaken for a valid one
     (PyTorch's error_if_nonfinite). Source: Pascanu, Mikolov and Bengio, "On the difficulty of
     training recurrent neural networks", 2013.
     """
-    factor: Any = None if how.accumulate == 1 else 1 / how.accumulate
+    factor: Any = mean
+    if mean is None and how.accumulate > 1:
+        factor = 1 / how.accumulate
     if how.clip_value is not None:
         gs = gs if factor is None else [scaled(g, factor) for g in gs]
         gs, factor = clip_by_value(gs, how.clip_value, math), None

@@ -44,9 +44,11 @@ def emit_update(
     adjoints: Sequence[Var],
     scale: Scale,
     initial: State,
+    labels: Var | None = None,
 ) -> Update:
     """Emits new values of weights and states as outputs of the block, with the inputs that they
-    need. First values of the inputs are added to `initial`.
+    need. First values of the inputs are added to `initial`. labels: the number of labels by which
+    sums over micro-batches are divided.
     """
     names = block.program.names
     rate = None
@@ -58,7 +60,7 @@ def emit_update(
     if scale:  # skipped updates do not count
         number = number - op.Cast(scale["skipped"], to=TensorProto.DOUBLE)
     learning = options.schedule.emit(step) if options.schedule is not None else rate
-    gs, norm, finite = _prepared(options, adjoints, scale)
+    gs, norm, finite = _prepared(options, adjoints, scale, labels)
     group = members(options.groups, [p.name for p in parameters])
     at = Moment(learning, number, op, TensorProto.FLOAT)
     writer = _Writer(block, options, at, finite, initial)
@@ -86,7 +88,7 @@ def _scaling(
 
 
 def _prepared(
-    options: UpdateOptions, adjoints: Sequence[Var], scale: Scale
+    options: UpdateOptions, adjoints: Sequence[Var], scale: Scale, labels: Var | None
 ) -> tuple[Sequence[Var], Var | None, Var | None]:
     """Returns the gradients in a wide dtype, unscaled, averaged over micro-batches and clipped;
     their norm; and whether all are finite. The last two are None if the step does not need them.
@@ -96,7 +98,12 @@ def _prepared(
     if options.scaling is not None:
         gs = options.scaling.unscaled(gs, scale)
         finite = all_finite(gs)
-    clipped, factor, norm = averaged_and_clipped(gs, options, norm=options.norm)
+    mean = None
+    if labels is not None:
+        mean = in_dtype(1.0 / op.Where(op.Equal(labels, 0.0), 1.0, labels), widest(gs))
+    clipped, factor, norm = averaged_and_clipped(
+        gs, options, norm=options.norm, scaled=times, mean=mean
+    )
     if factor is not None:
         clipped = [times(g, factor) for g in clipped]
     return clipped, norm, finite
@@ -199,17 +206,28 @@ def fed_of(
 
 
 def add_up(
-    block: BindingBlock, parameters: Sequence[Var], adjoints: Sequence[Var], initial: State
+    block: BindingBlock,
+    parameters: Sequence[Var],
+    adjoints: Sequence[Var],
+    initial: State,
+    labels: Var | None,
 ) -> list[Fed]:
-    """Adds each adjoint, in float32 or float64, to a state. First values of the states are added to
-    `initial`.
+    """Adds each adjoint, in float32 or float64, to a state, and if micro-batches count by their
+    labels also the number of these, by which adjoints are multiplied. First values of the states
+    are added to `initial`.
     """
     fed = []
+    if labels is not None:
+        value = np.zeros((), numpy_dtype(labels.dtype))
+        v = add_state(block, "labels.accumulated", value)
+        initial[v.name] = value
+        fed.append(fed_of(v, "counted", returned(block, v + labels, f"{v.name}.new")))
     for p, g in zip(parameters, adjoints, strict=True):
         wide = in_dtype(g, widest([g]))
         value = np.zeros(initial[p.name].shape, numpy_dtype(wide.dtype))
         v = add_state(block, f"{p.name}.accumulated", value)
         initial[v.name] = value
+        wide = wide if labels is None else wide * in_dtype(labels, wide.dtype)
         following = returned(block, v + wide, f"{v.name}.new")
         fed.append(replace(fed_of(v, "accumulated", following, p.name), slot="accumulated"))
     return fed
@@ -226,12 +244,14 @@ def update_program(
     program = load(proto)
     block, values = program.main, {v.name: v for v in train.main.vars()}
     program.names.update(train.names)  # a name means one value in both graphs
-    weights = [fed.of or "" for fed in accumulated]
+    weights = [fed.of for fed in accumulated if fed.of is not None]
     parameters = [block.add_input(name, values[name].type) for name in weights]
     sums = [block.add_input(fed.name, values[fed.name].type) for fed in accumulated]
+    labels = sums[0] if accumulated[0].role == "counted" else None
     own = {slot: block.add_input(v.name, v.type) for slot, v in scale.items()}
     with emitting(block, share=True, made_by=options.optimizer.name):
-        made = emit_update(block, options, parameters, sums, own, initial)
+        gradients = sums if labels is None else sums[1:]
+        made = emit_update(block, options, parameters, gradients, own, initial, labels)
         for v, fed in zip(sums, accumulated, strict=True):
             data = np.zeros(1, numpy_dtype(v.dtype)).tobytes()
             zero = TensorProto(data_type=v.dtype, dims=[1], raw_data=data)

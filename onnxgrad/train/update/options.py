@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.named_options import read
@@ -18,6 +18,7 @@ from onnxgrad.train.update.moving_average import ExponentialMovingAverage
 from onnxgrad.wording import perhaps, what_there_is
 
 Change: TypeAlias = "Optimizer | Mapping[str, Any] | str"
+AccumulateBy: TypeAlias = Literal["labels", "batches"]
 Groups: TypeAlias = "Mapping[str, Change] | Sequence[tuple[str, Change]]"
 
 
@@ -116,7 +117,8 @@ NORM = "gradient_norm"  # among metrics
 class UpdateOptions:
     """The update of one step, in this order: gradients of `accumulate` micro-batches are averaged,
     unscaled, clipped by value, then by their global norm; each group's optimiser computes new
-    weights, of which the moving average is updated. norm: return the global norm as an output.
+    weights, of which the moving average is updated. accumulate_by: the weights of micro-batches,
+    None as the loss requires. norm: return the global norm as an output.
     """
 
     optimizer: Optimizer
@@ -125,6 +127,7 @@ class UpdateOptions:
     clip_norm: float | None = None
     norm: bool = False
     accumulate: int = 1
+    accumulate_by: AccumulateBy | None = None
     average: ExponentialMovingAverage | None = None
     scaling: LossScaling | None = None
     schedule: Schedule | None = None
@@ -135,6 +138,7 @@ class UpdateOptions:
         return {
             "update": "update.onnx" if self.accumulate > 1 else None,
             "accumulate": self.accumulate,
+            "accumulate_by": None if self.accumulate == 1 else self.accumulate_by,
             "groups": tuple(g.to_dict() for g in self.groups) if several else (),
             "clip_value": self.clip_value,
             "clip_norm": self.clip_norm,

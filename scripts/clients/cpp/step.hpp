@@ -150,27 +150,32 @@ class Training {
     manifest = Json::parse(read_file(folder_ / "manifest.json"));
     if (manifest.text_or("format", "") != "onnxgrad training step")
       throw std::runtime_error("manifest.json is of no training step");
-    if (manifest.whole("version", 0) != 2)
-      throw std::runtime_error("manifest.json is of another version than 2");
+    const int64_t version = manifest.whole("version", 0);
+    if (version != 2 && version != 3)
+      throw std::runtime_error("manifest.json is of another version than 2 or 3");
     for (const auto& [role, inputs] : manifest.at("inputs").members)
       for (const Json& input : inputs.items)
         if (input.find("next")) carried_.push_back(input);
     restore(folder_ / manifest.at("state").string);
   }
 
-  // One step: the loss before it, the mean over its micro-batches. If it is not finite, it
-  // throws, and nothing changes.
+  // One step: the loss before it, the mean over its micro-batches, by their labels if the manifest
+  // says so. If it is not finite, it throws, and nothing changes.
   double step(const std::vector<Arrays>& batches, double rate) {
     const int64_t accumulate = manifest.whole("accumulate", 1), number = steps + 1;
     if (static_cast<int64_t>(batches.size()) != accumulate)
       throw std::runtime_error("a step takes " + std::to_string(accumulate) + " batches");
     Arrays now = values, given, outputs;
-    double sum = 0;
+    const bool by_labels = manifest.text_or("accumulate_by", "") == "labels";
+    double sum = 0, total = 0;
     for (int64_t i = 0; i < accumulate; i++) {
       check_batch(batches[i]);
       given = numbers(number, rate, (seed << 32) + steps * accumulate + i + 1);
       outputs = graph("train").run({&now, &given, &batches[i]});
-      sum += outputs.at(manifest.at("loss").string).number(0);
+      const double weight =
+          by_labels ? outputs.at(manifest.at("divisor").string).number(0) : 1;
+      sum += weight * outputs.at(manifest.at("loss").string).number(0);
+      total += weight;
       carry(now, outputs);
     }
     if (manifest.find("update")) {
@@ -178,18 +183,38 @@ class Training {
       carry(now, outputs);
     }
     check_finite(sum, outputs);
+    const double mean = sum / (total != 0 ? total : 1);
     values = std::move(now);
     steps = number;
-    return sum / static_cast<double>(accumulate);
+    return mean;
   }
 
   // The model's outputs with the weights as they are now; labels are not read.
   Arrays predict(const Arrays& batch) { return graph("predict").run({&values, &batch}); }
 
-  // The model's outputs and the loss.
+  // The model's outputs, the loss and its sums.
   Arrays evaluate(const Arrays& batch) {
     check_batch(batch);
     return graph("eval").run({&values, &batch});
+  }
+
+  // The loss over all batches together, whatever their sizes and however many of their labels are
+  // ignored; NaN if no label counts.
+  double held_out(const std::vector<Arrays>& batches) {
+    const std::vector<Json>& sums = manifest.at("sums").items;
+    std::vector<std::pair<double, double>> found(sums.size());
+    for (const Arrays& batch : batches) {
+      const Arrays outputs = evaluate(batch);
+      for (size_t i = 0; i < sums.size(); i++) {
+        found[i].first += outputs.at(sums[i].at("numerator").string).number(0);
+        if (const Json* below = sums[i].find("denominator"))
+          found[i].second += outputs.at(below->string).number(0);
+      }
+    }
+    double loss = 0;
+    for (size_t i = 0; i < sums.size(); i++)
+      loss += sums[i].find("denominator") ? found[i].first / found[i].second : found[i].first;
+    return loss;
   }
 
   // The weights as they are now, by the inputs that keep those of the beginning of a round of

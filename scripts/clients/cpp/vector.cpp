@@ -40,6 +40,11 @@ static double run(const std::filesystem::path& folder, const std::filesystem::pa
     worst = std::max(worst, std::abs(loss - losses.number(k)));
   }
   training->save(state);
+  if (const auto held_out = vector.find("held_out"); held_out != vector.end()) {
+    std::vector<Arrays> all;
+    for (size_t i = 0; i < count * accumulate; i++) all.push_back(batch(i));
+    worst = std::max(worst, std::abs(training->held_out(all) - held_out->second.number(0)));
+  }
   const Arrays outputs = training->predict(batch(0));
   for (const auto& [name, wanted] : vector) {
     if (name.rfind("output.", 0) != 0) continue;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def test_there_and_back(optimizer: Optimizer, tmp_path: Path) -> None:
     model = onnx.load(tmp_path / "model.onnx")
     is_by_the_standard(model)
     back = step_from_training_info(tmp_path / "model.onnx")
-    assert back.manifest.to_json() == made.manifest.to_json()
+    # the training graph lacks the sums of the evaluation
+    assert back.manifest.to_json() == replace(made.manifest, sums=()).to_json()
     assert {name: a.tobytes() for name, a in back.initial.items()} == {
         name: a.tobytes() for name, a in made.initial.items()
     }
@@ -159,7 +161,8 @@ def test_options_of_a_step() -> None:
     model = with_training_info(classifier(), made)
     is_by_the_standard(model)
     back = step_from_training_info(model)
-    assert back.manifest.to_json() == made.manifest.to_json()
+    # the training graph lacks the sums of the evaluation
+    assert back.manifest.to_json() == replace(made.manifest, sums=()).to_json()
     assert curve(back, ten(), engine="graph") == curve(made, ten(), engine="graph")
 
 
@@ -192,7 +195,8 @@ def test_real_models(name: str) -> None:
     forward, whole = len(file.graph.node), len(made.train.main.bindings)
     assert len(info.algorithm.node) < whole - forward + 20
     back = step_from_training_info(file)
-    assert back.manifest.to_json() == made.manifest.to_json()
+    # the training graph lacks the sums of the evaluation
+    assert back.manifest.to_json() == replace(made.manifest, sums=()).to_json()
 
 
 FUNCTION = """

@@ -25,14 +25,15 @@ def test_the_weights_of_a_group_lie_side_by_side() -> None:
 def test_a_gradient_is_averaged_clipped_and_measured() -> None:
     g = np.float32([3, -4, 12, 0])
     task = step(clip_norm=2.0, accumulate=2)
-    factor, norm = made_ready(g, task.manifest)
+    factor, norm = made_ready(g, task.manifest, None)
     assert norm == pytest.approx(6.5)
     assert factor == pytest.approx(0.5 * 2 / 6.5, rel=1e-6)
     task = step(clip_value=1.0, accumulate=2, metrics=["gradient_norm"])
-    factor, norm = made_ready(g, task.manifest)
+    factor, norm = made_ready(g, task.manifest, None)
     np.testing.assert_array_equal(g, [1, -1, 1, 0])
     assert (factor, norm) == (1.0, pytest.approx(np.sqrt(3)))
-    assert made_ready(g, step().manifest) == (1.0, None)
+    assert made_ready(g, step().manifest, None) == (1.0, None)
+    assert made_ready(g, step(accumulate=2).manifest, 0.25) == (0.25, None)
 
 
 def test_an_optimiser_of_nobody() -> None:

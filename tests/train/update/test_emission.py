@@ -121,7 +121,7 @@ def test_a_micro_batch_updates_nothing_but_sums() -> None:
     task = step(accumulate=2, metrics=["logits"])
     program = task.train
     sums = [f"{name}.accumulated.new" for name in ("w1", "b1", "w2", "b2")]
-    assert [v.name for v in program.main.outputs] == ["logits", "loss", *sums]
+    assert [v.name for v in program.main.outputs] == ["logits", "loss", "loss.divisor", *sums]
     assert not {v.name for v in program.main.inputs} & {"step", "learning_rate", "w1.exp_avg"}
     assert task.update is not None
     assert not {v.name for v in task.update.main.inputs} & {"x", "labels"}

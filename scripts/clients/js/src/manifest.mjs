@@ -13,8 +13,8 @@
  * }} Fed
  */
 /**
- * @typedef {"batch" | "parameter" | "statistic" | "state" | "average" | "accumulated" | "scaling"
- *   | "step" | "learning_rate" | "seed"} Role
+ * @typedef {"batch" | "parameter" | "statistic" | "state" | "average" | "accumulated" | "counted"
+ *   | "scaling" | "step" | "learning_rate" | "seed"} Role
  */
 /**
  * Initializers that are copies of a parameter, and parameters that the file lacks.
@@ -27,12 +27,14 @@
  *   format: string, version: number, inputs: Partial<Record<Role, Fed[]>>, loss: string,
  *   metrics: string[], optimizer: {name: string, lr?: number}, model: string, train: string,
  *   eval: string, predict?: string, state: string, update?: string, accumulate: number,
+ *   accumulate_by?: "labels" | "batches", divisor?: string,
+ *   sums?: {numerator: string, denominator?: string}[],
  *   gradient_norm?: string, loss_scaling?: object, repairs: Repairs,
  * }} Manifest
  */
 
 const FORMAT = "onnxgrad training step";
-const VERSION = 2;
+const [OLDEST, VERSION] = [2, 3];
 
 /**
  * @param {Uint8Array} bytes
@@ -41,8 +43,9 @@ const VERSION = 2;
 export function parse(bytes) {
   const manifest = JSON.parse(new TextDecoder().decode(bytes));
   if (manifest.format !== FORMAT) throw new Error("manifest.json is of no training step");
-  if (manifest.version !== VERSION) {
-    throw new Error(`manifest.json is of version ${manifest.version}, ${VERSION} is read here`);
+  if (!(manifest.version >= OLDEST && manifest.version <= VERSION)) {
+    const read = `${OLDEST} to ${VERSION} are read here`;
+    throw new Error(`manifest.json is of version ${manifest.version}, ${read}`);
   }
   return manifest;
 }

@@ -72,8 +72,8 @@ export class Training {
   }
 
   /**
-   * One step: the loss before it, the mean of several batches. If it is not finite, nothing
-   * changes. Steps must not overlap: wait for one before the next.
+   * One step: the loss before it, the mean of several batches, by their labels if the manifest says
+   * so. If it is not finite, nothing changes. Steps must not overlap: wait for one before the next.
    *
    * @param {Batch | Batch[]} batch as many as `manifest.accumulate` says
    * @param {number} [rate]
@@ -81,21 +81,24 @@ export class Training {
    */
   async step(batch, rate = this.rate) {
     const batches = Array.isArray(batch) ? batch : [batch];
-    const [number, { accumulate, loss }] = [this.steps + 1, this.manifest];
+    const [number, { accumulate, loss, divisor = "" }] = [this.steps + 1, this.manifest];
+    const byLabels = this.manifest.accumulate_by === "labels";
     if (batches.length !== accumulate) throw new Error(`a step takes ${accumulate} batches`);
-    /** @type {[Tensors, Tensors, Tensors, number]} */
-    let [values, outputs, feeds, sum] = [this.#values, {}, {}, 0];
+    /** @type {[Tensors, Tensors, Tensors, number, number]} */
+    let [values, outputs, feeds, sum, total] = [this.#values, {}, {}, 0, 0];
     for (const [i, part] of batches.entries()) {
       feeds = this.#given(part, number, rate, this.steps * accumulate + i + 1);
       outputs = await this.#run("train", { ...feeds, ...values });
       values = this.#carried(values, outputs);
-      sum += Number(outputs[loss].data[0]);
+      const weight = byLabels ? Number(outputs[divisor].data[0]) : 1;
+      sum += weight * Number(outputs[loss].data[0]);
+      total += weight;
     }
     if (this.manifest.update) {
       outputs = await this.#run("update", { ...feeds, ...values });
       values = this.#carried(values, outputs);
     }
-    const mean = sum / accumulate;
+    const mean = sum / (total || 1);
     checkFinite(this.manifest, number, mean, outputs);
     this.#values = values;
     this.steps = number;
@@ -104,11 +107,36 @@ export class Training {
 
   /**
    * @param {Batch} batch
-   * @returns {Promise<Tensors>} the model's outputs and the loss, with the weights as they are now
+   * @returns {Promise<Tensors>} the model's outputs, the loss and its sums, with the weights as they
+   *   are now
    */
   async evaluate(batch) {
     check(this.manifest, batch);
     return this.#run("eval", { ...this.#batch(batch), ...this.#values });
+  }
+
+  /**
+   * The loss over all batches together, whatever their sizes and however many of their labels are
+   * ignored; NaN if no label counts.
+   *
+   * @param {Iterable<Batch> | AsyncIterable<Batch>} batches
+   * @returns {Promise<number>}
+   */
+  async heldOut(batches) {
+    const sums = this.manifest.sums ?? [];
+    if (!sums.length) throw new Error("a step of format 2 has no sums: build it again");
+    const found = sums.map(() => [0, 0]);
+    let read = false;
+    for await (const batch of batches) {
+      const outputs = await this.evaluate(batch);
+      read = true;
+      for (const [i, { numerator, denominator }] of sums.entries()) {
+        found[i][0] += Number(outputs[numerator].data[0]);
+        if (denominator) found[i][1] += Number(outputs[denominator].data[0]);
+      }
+    }
+    if (!read) throw new Error("the held-out data has no batches");
+    return found.reduce((a, [n, d], i) => a + (sums[i].denominator ? n / d : n), 0);
   }
 
   /**

@@ -10,7 +10,7 @@ import { Training } from "./step.mjs";
 const FILE = "vector.safetensors";
 
 /**
- * Takes the steps of a test vector, half of them after a save and a restore, and predicts.
+ * Takes the steps of a test vector, half of them after a save and a restore, evaluates and predicts.
  *
  * @param {import("./step.mjs").Runtime} ort
  * @param {(file: string) => Promise<Uint8Array>} load returns a file of the vector's folder
@@ -33,6 +33,8 @@ export async function run(ort, load) {
   let training = await Training.open(ort, load);
   training.seed = seed;
   const { accumulate } = training.manifest;
+  const parts = (/** @type {number} */ k) =>
+    Array.from({ length: accumulate }, (_, i) => batch(k * accumulate + i));
   const losses = [];
   for (let k = 0; k < expected.length; k++) {
     if (k === expected.length >> 1) {
@@ -40,10 +42,14 @@ export async function run(ort, load) {
       training = await Training.open(ort, load);
       training.restore(state);
     }
-    const parts = Array.from({ length: accumulate }, (_, i) => batch(k * accumulate + i));
-    losses.push(await training.step(parts, rate));
+    losses.push(await training.step(parts(k), rate));
   }
   const differences = losses.map((loss, i) => Math.abs(loss - expected[i]));
+  const heldOut = values.get("held_out");
+  if (heldOut) {
+    const found = await training.heldOut(losses.flatMap((_, k) => parts(k)));
+    differences.push(Math.abs(found - Number(heldOut.data[0])));
+  }
   const outputs = await training.predict(batch(0));
   for (const [name, { data }] of values) {
     if (!name.startsWith("output.")) continue;

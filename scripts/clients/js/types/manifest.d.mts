@@ -41,7 +41,7 @@ export type Fed = {
     ignored?: number;
     zeros?: true;
 };
-export type Role = "batch" | "parameter" | "statistic" | "state" | "average" | "accumulated" | "scaling" | "step" | "learning_rate" | "seed";
+export type Role = "batch" | "parameter" | "statistic" | "state" | "average" | "accumulated" | "counted" | "scaling" | "step" | "learning_rate" | "seed";
 /**
  * Initializers that are copies of a parameter, and parameters that the file lacks.
  */
@@ -72,6 +72,12 @@ export type Manifest = {
     state: string;
     update?: string;
     accumulate: number;
+    accumulate_by?: "labels" | "batches";
+    divisor?: string;
+    sums?: {
+        numerator: string;
+        denominator?: string;
+    }[];
     gradient_norm?: string;
     loss_scaling?: object;
     repairs: Repairs;

@@ -21,8 +21,8 @@ export class Training {
     /** The learning rate of steps that are given none: the optimiser's own. */
     rate: number;
     /**
-     * One step: the loss before it, the mean of several batches. If it is not finite, nothing
-     * changes. Steps must not overlap: wait for one before the next.
+     * One step: the loss before it, the mean of several batches, by their labels if the manifest says
+     * so. If it is not finite, nothing changes. Steps must not overlap: wait for one before the next.
      *
      * @param {Batch | Batch[]} batch as many as `manifest.accumulate` says
      * @param {number} [rate]
@@ -31,9 +31,18 @@ export class Training {
     step(batch: Batch | Batch[], rate?: number): Promise<number>;
     /**
      * @param {Batch} batch
-     * @returns {Promise<Tensors>} the model's outputs and the loss, with the weights as they are now
+     * @returns {Promise<Tensors>} the model's outputs, the loss and its sums, with the weights as they
+     *   are now
      */
     evaluate(batch: Batch): Promise<Tensors>;
+    /**
+     * The loss over all batches together, whatever their sizes and however many of their labels are
+     * ignored; NaN if no label counts.
+     *
+     * @param {Iterable<Batch> | AsyncIterable<Batch>} batches
+     * @returns {Promise<number>}
+     */
+    heldOut(batches: Iterable<Batch> | AsyncIterable<Batch>): Promise<number>;
     /**
      * @param {Batch} inputs without labels
      * @returns {Promise<Tensors>} the model's outputs, with the weights as they are now

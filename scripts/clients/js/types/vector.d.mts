@@ -1,5 +1,5 @@
 /**
- * Takes the steps of a test vector, half of them after a save and a restore, and predicts.
+ * Takes the steps of a test vector, half of them after a save and a restore, evaluates and predicts.
  *
  * @param {import("./step.mjs").Runtime} ort
  * @param {(file: string) => Promise<Uint8Array>} load returns a file of the vector's folder
