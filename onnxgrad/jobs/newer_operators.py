@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from onnxgrad.ir.operator_index import bindings_of
 from onnxgrad.ir.program import Program
-from onnxgrad.passes.base import roots
-from onnxgrad.passes.rule_passes import raise_composites
-from onnxgrad.rewrite.match import match_binding, may_match
-from onnxgrad.rewrite.worklist import Rule, lacks
+from onnxgrad.passes.served_opsets import newer_chains
 from onnxgrad.wording import counted, option
 
 
@@ -27,13 +22,8 @@ class NewerOperators:
     @staticmethod
     def of(program: Program) -> NewerOperators:
         """Returns the chains of a program, found by the laws of `raise-composites`."""
-        chains: Counter[str] = Counter()
-        opsets: dict[str, int] = {}
-        for rule in raise_composites().laws:
-            if rule.needs is not None and (found := _found(rule, program)):
-                chains[rule.needs[0]] += found
-                opsets[rule.needs[0]] = rule.needs[1]
-        return NewerOperators(dict(chains.most_common()), opsets)
+        found = newer_chains(program)
+        return NewerOperators({name: n for (name, _), n in found.items()}, dict(found.keys()))
 
     @property
     def by_operator(self) -> dict[str, dict[str, int]]:
@@ -48,14 +38,3 @@ class NewerOperators:
         total = counted(sum(self.chains.values()), "chain")
         raised = option(f"--target-opset {newest}", f"target_opset={newest}")
         return f"opset {newest} has operators for {total} ({each}): try {raised}"
-
-
-def _found(rule: Rule, program: Program) -> int:
-    """Returns the number of bindings that match the pattern and whose opset lacks the operator."""
-    return sum(
-        lacks(rule, b)
-        and may_match(rule.pattern, b)
-        and next(match_binding(rule.pattern, b), None) is not None
-        for root in roots(program)
-        for b in bindings_of(root, rule.pattern.heads or ())
-    )

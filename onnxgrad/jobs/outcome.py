@@ -57,7 +57,7 @@ class Outcome(Plain):
     json_keys = (
         "model output=written_to exit_code error before after each exact passes=work_of_passes "
         "lints rules=trace.counts inexact=trace.inexact declined=near_misses slips=trace.slips "
-        "newer_operators=newer.by_operator tuning search changes proof=report "
+        "newer_operators=newer.by_operator tuning search changes notes proof=report "
         "seconds=rounded_seconds"
     )
 
@@ -85,6 +85,11 @@ class Outcome(Plain):
     lints: list[Finding] = field(default_factory=list)
     written: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the passes left out and why, for the user to read."""
+        return list(self.trace.notes)
 
     @property
     def exit_code(self) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from onnx import FunctionProto, TensorProto, helper
+from onnx import FunctionProto, helper
 from onnx.defs import OpSchema
 
 from onnxgrad.errors import InputError, InternalError, UnknownDtype
@@ -26,18 +26,16 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.ir.types import SequenceType, TensorType, Type, dtype_name
+from onnxgrad.ir.types import dtype_name
 from onnxgrad.laws.lower_opset import lower
 from onnxgrad.laws.opened_operators import open_operator
 from onnxgrad.laws.raise_opset import ADAPTERS, Refused, refuse_if
-from onnxgrad.passes.base import Count, Pass, register
+from onnxgrad.passes.base import Count, Pass, Provider, register
+from onnxgrad.passes.served_opsets import newer_chains, newest_served, type_name
 from onnxgrad.rewrite.trace import Trace
 
 Formal = OpSchema.FormalParameter
 _SINGLE, _OPTIONAL = OpSchema.FormalParameterOption.Single, OpSchema.FormalParameterOption.Optional
-_DTYPES: dict[int, str] = {
-    number: f"tensor({name.lower()})" for name, number in TensorProto.DataType.items() if number
-}
 
 
 @lru_cache(maxsize=1024)
@@ -86,16 +84,6 @@ def _formal_changes(kind: str, old: list[Formal], new: list[Formal]) -> Iterator
         yield f"a {kind} came"
 
 
-def _type_name(type_: Type | None) -> str:
-    """The name of a type in schemas; "" if the type is unknown."""
-    if isinstance(type_, TensorType):
-        return _DTYPES.get(type_.dtype, "") if type_.dtype else ""
-    if isinstance(type_, SequenceType):
-        inner = _type_name(type_.elem)
-        return f"seq({inner})" if inner else ""
-    return ""
-
-
 def dtype_lost(b: Binding, version: int) -> str:
     """The first operand or result whose dtype the operator does not accept at `version`; "" if
     there is none.
@@ -105,7 +93,7 @@ def dtype_lost(b: Binding, version: int) -> str:
         return ""
     for values, formals in ((b.inputs, schema.inputs), (b.outputs, schema.outputs)):
         for i, v in enumerate(values):
-            name = None if v is None else _type_name(v.type)
+            name = None if v is None else type_name(v.type)
             if v is None or not name or not formals:
                 continue
             if name not in formals[min(i, len(formals) - 1)].types:
@@ -346,23 +334,35 @@ def set_opset(root: BindingBlock, version: int) -> None:
 class ConvertOpset(Pass):
     """f of opset n = f of opset m in that opset's form; nested graphs and functions included.
 
-    `to`: the opset of the result; 0 keeps the model's. The conversion is one rewrite, because a
-    model cannot have two opsets in between.
+    `to`: the opset of the result; 0 keeps the model's. A newer one at which the installed
+    onnxruntime has lost an operator's kernel is not reached, unless `kernels` is off: the newest
+    that serves is. `composites`: so too for the operators that `raise-composites` may make of
+    chains. The conversion is one rewrite, because a model cannot have two opsets in between.
     """
 
     name: ClassVar[str] = "convert-opset"
     to: Count = 0
+    kernels: bool = True
+    composites: bool = False
+    provider: Provider = "cpu"
 
     def run(self, program: Program, trace: Trace) -> None:
         """Converts the program. Raises InputError if an operator cannot be converted."""
-        before = program.opset
+        before, to = program.opset, self.to
         trace.of("convert_opset").tried += 1
-        if not self.to or not before or self.to == before or trace.stopped:
+        if not to or not before or to == before or trace.stopped:
             return
+        if self.kernels and before < to <= NEWEST:
+            raised = [name for name, _ in newer_chains(program)] if self.composites else []
+            to, reason = newest_served(program, to, self.provider, raised)
+            if reason:
+                trace.notes[f"opset {to} in place of {self.to}: {reason}"] = None
+            if to == before:
+                return
         trace.of("convert_opset").matched += 1
-        done = convert(program, self.to)
+        done = convert(program, to)
         # bodies contain constants that are rounded to the dtype of the operands
         trace.rounded |= bool(done.opened)
         opened = ", ".join(f"{n} {op}" for op, n in done.opened.items())
-        where = f"opset {before} -> {self.to}"
+        where = f"opset {before} -> {to}"
         trace.fired("convert_opset", f"{where}; opened {opened}" if opened else where)

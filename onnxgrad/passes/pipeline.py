@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
@@ -20,7 +20,7 @@ from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.types import TensorType, Type, TypeMismatch
 from onnxgrad.named_options import build, split
 from onnxgrad.options import providers_of
-from onnxgrad.passes.base import PASSES, Pass, roots
+from onnxgrad.passes.base import PASSES, Pass, Provider, roots
 from onnxgrad.passes.convert_opset import ConvertOpset
 from onnxgrad.passes.presets import FIRST_OF_FORMS, PRESETS
 from onnxgrad.passes.user_laws import Law, UserLaws, laws_of, pass_of
@@ -175,7 +175,11 @@ class Pipeline:
                 )
             passes = PRESETS[preset]
         provider = providers_of(provider)[0]
-        parsed: list[Pass] = [] if target_opset is None else [ConvertOpset(to=target_opset)]
+        parsed: list[Pass] = []
+        if target_opset is not None:
+            parsed = [
+                ConvertOpset(to=target_opset, composites=True, provider=cast(Provider, provider))
+            ]
         for item in passes if isinstance(passes, (list, tuple)) else [passes]:
             if isinstance(item, str):
                 parsed += parse_passes(item, merge=merge, provider=provider)

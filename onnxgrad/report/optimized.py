@@ -74,6 +74,7 @@ def _of_rewriting(found: Outcome, verbose: bool) -> Iterator[Part]:
     yield from _passes(found, verbose)
     yield from _inexact(found.trace.inexact)
     yield from map(cell, map(str, found.changes))
+    yield from (cell(f"note: {note}") for note in found.trace.notes)
     if found.trace.slips:
         yield line(slips_text(found.trace.slips, verbose), "yellow")
     if found.newer.chains:

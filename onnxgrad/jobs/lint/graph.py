@@ -17,6 +17,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.jobs.lint.weights import NAMES, Model, listed
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import runtime_limits
+from onnxgrad.verify.running.kernel_versions import Kernels, has_kernel, is_built_from_others
 from onnxgrad.verify.running.session import kernels
 from onnxgrad.wording import first_of
 
@@ -178,21 +179,12 @@ def missing_kernels(model: Model) -> Iterator[str]:
         yield f"the installed onnxruntime has no kernel for {names} of opset {program.opset}"
 
 
-def _has_kernel(b: Binding, program: Program, known: Mapping[str, list[tuple[int, int]]]) -> bool:
+def _has_kernel(b: Binding, program: Program, known: Kernels) -> bool:
     """Whether onnxruntime has a kernel for an operator, of any type, or opens its function body."""
-    schema = attributes.schema(b.op, program.opset, b.domain)
-    if (
-        schema is None
+    return (
+        attributes.schema(b.op, program.opset, b.domain) is None
         or b.op == "Constant"
         or (b.domain, b.op, b.node.overload) in program.functions
-    ):
-        return True
-    if schema.has_function or schema.has_context_dependent_function:  # type: ignore[attr-defined]  # onnx's stub lacks them
-        return True
-    since = schema.since_version
-    ranges = known.get(full_name(b.domain, b.op), [])
-    # a kernel without an end is only known to be right for the version that it names
-    return any(a == since or (end != _OPEN and a <= since <= end) for a, end in ranges)
-
-
-_OPEN = (1 << 31) - 1
+        or is_built_from_others(b.op, program.opset, b.domain)
+        or has_kernel(known, b.op, program.opset, b.domain)
+    )

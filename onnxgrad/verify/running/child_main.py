@@ -96,15 +96,16 @@ def _versions(_: Sessions) -> dict[str, Any]:
     return {"onnxruntime": ort.__version__, "providers": ort.get_available_providers()}
 
 
-def _kernels(_: Sessions) -> dict[str, list[tuple[int, int]]]:
-    """Returns the versions of each operator's kernels on the CPU: the first and the last one."""
+def _kernels(_: Sessions, provider: str) -> dict[str, list[Any]]:
+    """Returns each operator's kernels on a provider: the first and the last version, and types."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    found: dict[str, list[tuple[int, int]]] = {}
+    found: dict[str, list[Any]] = {}
     for kernel in state.get_all_opkernel_def():
-        if kernel.provider == "CPUExecutionProvider":
+        if kernel.provider == provider:
             name = f"{kernel.domain}::{kernel.op_name}" if kernel.domain else kernel.op_name
-            found.setdefault(name, []).append(tuple(kernel.version_range))
+            entry = [*kernel.version_range, dict(kernel.type_constraints)]
+            found.setdefault(name, []).append(entry)
     return found
 
 

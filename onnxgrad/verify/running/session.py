@@ -21,6 +21,7 @@ from onnxgrad.verify.proof_model import Model, sendable, source_of
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held, needs_more_memory
 from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.device_memory import peak_on_device
+from onnxgrad.verify.running.kernel_versions import Kernels
 from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.vocabulary import MOST_THREADS, PROVIDERS
@@ -384,12 +385,12 @@ def versions() -> dict[str, Any]:
 
 
 @functools.cache
-def kernels() -> dict[str, list[tuple[int, int]]]:
-    """Returns the first and the last version of each kernel that the installed onnxruntime has on
-    the CPU, by operator. Raises RunFailed if this build of onnxruntime does not tell.
+def kernels(provider: str = "CPUExecutionProvider") -> Kernels:
+    """Returns the kernels that the installed onnxruntime has on a provider, by operator. Raises
+    RunFailed if this build of onnxruntime does not tell.
     """
     with _held("cpu") as child:
-        return cast("dict[str, list[tuple[int, int]]]", _ask(child, 60.0, "load", "kernels"))
+        return cast("Kernels", _ask(child, 60.0, "load", "kernels", provider))
 
 
 def run_many(
