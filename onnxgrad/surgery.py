@@ -116,6 +116,8 @@ def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
     `open`: axes of inputs by the name of another dimension, such as {"seq": "ids.1,mask.1"}, to
     open in place of the batch. Raises InputError, which names the node, unless it is certain which
     numbers depend on the dimension. The proof runs at the sizes of `model` and of each `reference`.
+    `extend`: readings of constants beyond the size of `model`, such as {"positions": "ramp"}, or
+    "*" for all as the refusal shows them.
     """
     job = opening.open_batch if options.open is None else opening.open_sizes
     return to_kind_of(_accepted(job(model, options, with_room(model))), model)

@@ -9,6 +9,7 @@ from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.kinds import Checks
 from onnxgrad.jobs.kinds import Constants
 from onnxgrad.jobs.kinds import Entries
+from onnxgrad.jobs.kinds import Extends
 from onnxgrad.jobs.kinds import InputKind
 from onnxgrad.jobs.kinds import Masks
 from onnxgrad.jobs.kinds import Memory
@@ -79,6 +80,7 @@ def open_batch(
     batch: Several | None = None,
     open: Places | None = None,
     follow: Names = (),
+    extend: Extends | None = None,
     reference: Names = (),
     symbol: Text = 'batch',
     along: Literal['auto', 'refuse', 'warn'] = 'auto',

@@ -15,6 +15,10 @@ Runtime: TypeAlias = Literal["onnxruntime"]
 RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
 Merge: TypeAlias = Literal["always", "auto", "never"]
 MERGE = get_args(Merge)
+# how a constant of `open-batch --open` continues beyond the size in the file
+Reading: TypeAlias = Literal["ramp", "triangle", "same", "scaled", "repeat"]
+READINGS = get_args(Reading)
+EVERY_READING = "*"
 LintLevel: TypeAlias = Literal["error", "warn", "off"]
 # what checkpointing keeps (grad/checkpointing/keeping.py)
 POLICIES = ("auto", "everything", "products", "nothing")

@@ -45,6 +45,7 @@ _KEYS = {
     "--weights": "lift =",
     "--open": "open",
     "--follow": "follow",
+    "--extend": "extend",
     "--reference": "reference",
     "--along": "along",
     "--symbol": "symbol",

@@ -5,8 +5,9 @@ another size.
 `scripts/exporting/sized.py` at two sizes through both of PyTorch's exporters, below
 `$ONNXGRAD_CACHE` (it needs torch and transformers). `python scripts/bench_open_sizes.py [NAME ...]
 [--write]` opens the first size of each and compares the result with both exports, with
-onnxruntime's graph optimisations off. If a network is refused because of an ambiguous number or a
-Resize to a fixed size, it is opened again with `--follow '*'`, and the table says so. Models of
+onnxruntime's graph optimisations off. If a network is refused because of a constant that holds
+positions, it is opened again with `--extend '*'`, and because of an ambiguous number or a Resize to
+a fixed size, with `--follow '*'`; the table says so. Models of
 models/ whose length is symbolic are fixed at 13 and compared with themselves.
 """
 
@@ -76,14 +77,24 @@ def lengths_of(
     return (made, wanted) if made else None
 
 
+ACCEPTED = ["by itself", "with --extend '*'", "with --follow '*'", "with both"]
+
+
 def opened(model: onnx.ModelProto, wanted: Mapping[str, list[str]]) -> tuple[OpenedSizes, str]:
     """Returns the opened model and the options that opened it. Raises InputError."""
-    try:
-        return open_dimensions(load_own(model), wanted), "by itself"
-    except InputError as error:
-        if "follow" not in str(error):
-            raise
-    return open_dimensions(load_own(model), wanted, ["*"]), "with --follow '*'"
+    follow: list[str] = []
+    extend: dict[str, str] = {}
+    while True:
+        try:
+            done = open_dimensions(load_own(model), wanted, follow, extend=extend)
+            return done, ACCEPTED[bool(extend) + 2 * bool(follow)]
+        except InputError as error:
+            if "extend=" in str(error) and not extend:
+                extend = {"*": ""}
+            elif "follow=" in str(error) and not follow:
+                follow = ["*"]
+            else:
+                raise
 
 
 def differs(made: onnx.ModelProto, export: onnx.ModelProto) -> str:
@@ -114,7 +125,7 @@ def main() -> int:
 
         export_sized(given.names, folder_of_exports())
         return 0
-    rows, counts, total, wrong = [], {"by itself": 0, "with --follow '*'": 0}, 0, False
+    rows, counts, total, wrong = [], dict.fromkeys(ACCEPTED, 0), 0, False
     for name, models, wanted in exports(given.names):
         total += 1
         try:

@@ -40,6 +40,8 @@ HOMES: dict[str, dict[str, str]] = {
         "jobs/inspection/differences": "report/test_diff",
     },
     "a step of what this file tests whole": {
+        "transform/sizes/arithmetic": "transform/test_open_guesses",
+        "transform/sizes/extensions": "transform/test_open_guesses",
         "transform/sizes/agreement": "transform/test_open_sizes",
         "transform/sizes/bodies": "transform/test_open_bodies",
         "transform/sizes/ones": "transform/test_open_ones",

@@ -13,7 +13,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import DIGITS
 from onnxgrad.limits import MOST_SECONDS, read_size
 from onnxgrad.options import Named, Range, providers_of, several
-from onnxgrad.vocabulary import LINTS, MOST_THREADS, LintLevel
+from onnxgrad.vocabulary import EVERY_READING, LINTS, MOST_THREADS, READINGS, LintLevel
 from onnxgrad.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -146,6 +146,31 @@ class _Places(_Pairs):
         return found
 
 
+class _Extends(_Table):
+    """Readings of constants by name; '*' alone stands for all."""
+
+    what = "CONSTANT=READING, '*', a list of them, or a table"
+
+    def check(self, value: Any, where: str) -> dict[str, str]:
+        texts = (
+            [f"{n}={r}" if r else n for n, r in value.items()]
+            if isinstance(value, Mapping)
+            else several(value, where)
+        )
+        return dict(self.read(text, where) for text in texts)
+
+    def read(self, text: str, flag: str) -> tuple[str, str]:
+        name, _, reading = text.rpartition("=")
+        if text == EVERY_READING:
+            return text, ""
+        if not name or reading not in READINGS:
+            raise InputError(
+                f"{flag} {text[:80]}: write CONSTANT=READING with one of {', '.join(READINGS)}, "
+                f"or '{EVERY_READING}'"
+            )
+        return name, reading
+
+
 def of_known(pairs: Mapping[str, Any] | None, known: Collection[str]) -> dict[str, Any]:
     """Returns the pairs of a flag whose names may contain '=': the name of a pair is the longest of
     the `known` names that the pair begins with.
@@ -235,6 +260,7 @@ Files: TypeAlias = Annotated[Mapping[str, str], _Pairs("NPZ=NPZ", "new.npz=score
 Lints: TypeAlias = Annotated[Mapping[str, LintLevel], _Lints("NAME=LEVEL", "nan-weights=error")]
 Entries: TypeAlias = Annotated[Mapping[str, str], _Pairs("KEY=VALUE", "author=me", empty=True)]
 Places: TypeAlias = Annotated[Mapping[str, str], _Places("NAME=INPUT.AXIS", "seq=ids.1")]
+Extends: TypeAlias = Annotated[str | Sequence[str] | Mapping[str, str], _Extends()]
 Renames: TypeAlias = Annotated[Mapping[str, str], _Pairs("OLD=NEW", "output_0=logits")]
 Constants: TypeAlias = Annotated[Mapping[str, Any], _Pairs("NAME=VALUE|FILE", "mask=1")]
 Provider: TypeAlias = Literal["cpu", "cuda"]

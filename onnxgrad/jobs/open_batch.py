@@ -51,7 +51,7 @@ def open_batch(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Ope
     """Opens the batch, proves every row, and lets the hooks write the result. Raises InputError
     that names the node if rows depend on each other or no rule applies.
     """
-    for name in ("follow", "reference"):
+    for name in ("follow", "extend", "reference"):
         if getattr(options, name):
             flag = option(f"--{name}", name)
             raise InputError(f"{flag} is for {option('--open', 'open')}, which is missing")
@@ -144,8 +144,11 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
         wanted = {name: places.split(",") for name, places in (options.open or {}).items()}
         references = [read(m) for m in several(options.reference, "")]
         others = [reference.proto for reference in references]
-        compared = _compared(program.proto, others, wanted) if options.verify else ()
-        opened = open_dimensions(program, wanted, several(options.follow, "follow"), compared)
+        compared = _compared(program.proto, others, wanted) if options.verify else {}
+        extend = options.extend if isinstance(options.extend, Mapping) else {}
+        opened = open_dimensions(
+            program, wanted, several(options.follow, "follow"), compared, extend
+        )
         rows = None
         if options.inputs is not None or options.batch is not None:
             names = _names(program, options.inputs)
@@ -170,9 +173,9 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
 
 def _compared(
     model: ModelProto, references: Sequence[ModelProto], wanted: Mapping[str, Sequence[str]]
-) -> list[str]:
+) -> dict[str, int]:
     """Returns the new sizes for which a reference has another number than the file, used for no
-    other size.
+    other size, and the largest such number.
     """
     places = {v.name: i for i, v in enumerate(model.graph.input)}
     axes = {
@@ -181,11 +184,13 @@ def _compared(
         for place, _, axis in (texts[0].rpartition("."),)
     }
     file, *others = [{n: _size(m, *at) for n, at in axes.items()} for m in (model, *references)]
-    return [
-        name
-        for name in axes
-        if any(s[name] != file[name] and [*s.values()].count(s[name]) == 1 for s in others)
-    ]
+    found = dict[str, int]()
+    for name in axes:
+        for s in others:
+            size = s[name]
+            if isinstance(size, int) and size != file[name] and [*s.values()].count(size) == 1:
+                found[name] = max(size, found.get(name, 0))
+    return found
 
 
 def _size(model: ModelProto, place: int, axis: int) -> object:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from onnxgrad.jobs.declared import option
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.kinds import (
+    Extends,
     InputKind,
     Names,
     NamesByCommas,
@@ -85,9 +86,17 @@ class OpenBatchOptions(RowsProof):
         "ambiguous (*: all nodes)",
         metavar="NODE",
     )
+    extend: Extends | None = option(
+        None,
+        "with --open: how a constant continues beyond the size in MODEL, which one size does not "
+        "decide: ramp counts on, triangle and same go on, scaled follows the size, repeat begins "
+        "again (*: all constants as the refusal shows them)",
+        metavar="CONSTANT=READING",
+    )
     reference: Names = option(
         (),
-        "with --open: the same network exported at another size, to prove the result there",
+        "with --open: the same network exported at another size, to prove the result there; a "
+        "larger size also decides how constants continue, up to that size",
         metavar="FILE",
         file="read",
     )

@@ -46,28 +46,35 @@ def open_dimensions(
     program: Program,
     wanted: Mapping[str, Sequence[str]],
     follow: Collection[str] = (),
-    compared: Collection[str] = (),
+    compared: Mapping[str, int] | None = None,
+    extend: Mapping[str, str] | None = None,
 ) -> OpenedSizes:
     """Makes axes of inputs dynamic. `program` is changed.
 
     `wanted` maps the name of each new size to its axes (INPUT.AXIS). `follow` lists nodes whose
-    fixed numbers depend on the size, `compared` new sizes that will be compared with another
-    export. Raises InputError, which names the node, if a dependence is not certain.
+    fixed numbers depend on the size. `compared` maps new sizes that will be compared with another
+    export to the largest size there. `extend` has the readings of constants beyond the size in the
+    file. Raises InputError, which names the node or constant, if a dependence is not certain.
     """
+    compared = compared or {}
     places = _places(program, wanted)
     values = {name: found[0][2] for name, found in places.items()}
     Pipeline.of(passes=_PREPARE).run(program)
     _known_nodes(program, follow)
     opened = _declared(program, places)
     proto = to_proto(opened)
-    found = follow_sizes(opened, values, follow)
+    found = follow_sizes(opened, values, follow, extend=extend)
     steps = _steps(found, values)
+    larger = {name: size for name, size in compared.items() if size > values[name]}
+    for name, (size, why) in found.extensions.compared_up_to(larger).items():
+        found.most[name, size, why] = None
+    _beyond_the_file(found)
     if values.keys() - compared:
 
         def goes(picked: Mapping[str, str]) -> bool:
             trial = program_of(copy_of(proto), program.folder, digests=program.digests)
             readings = Readings(picked, sizes={**found.readings.sizes})
-            _steps(follow_sizes(trial, values, follow, readings), values)
+            _steps(follow_sizes(trial, values, follow, readings, extend), values)
             made = [{b.out.name: _made(b) for b in p.main.walk()} for p in (opened, trial)]
             return all(made[0][name] != made[1].get(name) for name in picked)
 
@@ -195,8 +202,20 @@ def _symbols(c: Condition) -> frozenset[str]:
 
 
 def _holds(found: Followed, c: Condition, name: str, size: int, step: int) -> bool:
-    sizes = ({name: size + step * i} for i in range(_SAMPLES))
+    most = min((most for bounded, most, _ in found.most if bounded == name), default=1 << 31)
+    tried = [size + step * i for i in range(_SAMPLES)]
+    sizes = ({name: n} for n in tried if n <= max(most, size))
     return all(found.expressions.at(c.left, s) == found.expressions.at(c.right, s) for s in sizes)
+
+
+def _beyond_the_file(found: Followed) -> None:
+    """Raises InputError if a table has no more rows than the file reads."""
+    for size, number, why in found.most:
+        if found.expressions.at(size) == number:
+            raise InputError(
+                f"{why}, as many as {size} is in the file, and nothing says what comes behind: "
+                "export with a dynamic axis, or with a smaller size"
+            )
 
 
 def _most(found: Followed) -> tuple[dict[str, int], list[str]]:

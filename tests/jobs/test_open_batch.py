@@ -120,7 +120,10 @@ def test_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     onnx.save(sized(5), model)
     onnx.save(onnxgrad.edit(sized(8), rename={"y": "other name"}), other)
     onnx.save(parse("g (float[1,8] x) => (float[8,1] y) { y = Transpose (x) }"), wrong)
-    command = ["open-batch", str(model), "-o", str(out), "--open", "n=x.1"]
+    bare = ["open-batch", str(model), "-o", str(out), "--open", "n=x.1"]
+    assert main(bare) == 2 and not out.exists()
+    assert "--extend p=ramp, or --extend '*'" in capsys.readouterr().err
+    command = [*bare, "--extend", "p=ramp"]
     assert main([*command, "--json", str(report), "-v"]) == 0
     printed = capsys.readouterr().out
     assert "output y: f32[n,1]" in printed and "counts positions" in printed
@@ -130,8 +133,37 @@ def test_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "onnxruntime at n=8" in capsys.readouterr().out
     out.unlink()
     assert main([*command, "--reference", str(wrong)]) == 1 and not out.exists()
-    assert main([*command[:-2], "--reference", str(other)]) == 2
-    assert "--reference is for --open, which is missing" in capsys.readouterr().err
+    for options in (["--reference", str(other)], ["--extend", "*"]):
+        assert main([*bare[:-2], *options]) == 2
+        assert f"{options[0]} is for --open, which is missing" in capsys.readouterr().err
+    assert main([*bare, "--extend", "q=ramp"]) == 2
+    assert "no constant 'q' meets an opened size" in capsys.readouterr().err
+    assert main([*bare, "--extend", "p=round"]) == 2
+    assert "write CONSTANT=READING with one of ramp" in capsys.readouterr().err
+
+
+def test_a_reference_decides_up_to_its_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A smaller one decides nothing beyond the file."""
+    for n in (3, 5, 8):
+        onnx.save(sized(n), tmp_path / f"{n}.onnx")
+    out = tmp_path / "out.onnx"
+    bare = ["open-batch", str(tmp_path / "5.onnx"), "-o", str(out), "--open", "n=x.1"]
+    assert main([*bare, "--reference", str(tmp_path / "3.onnx")]) == 2
+    assert main([*bare, "--reference", str(tmp_path / "8.onnx")]) == 0
+    assert onnx.load(out).graph.input[0].doc_string == "n is at most 8"
+    printed = capsys.readouterr().out
+    assert "n is at most 8: constant 'p' f32[5] is compared up to this size, as ramp" in printed
+    assert main([*bare, "--reference", str(tmp_path / "8.onnx"), "--extend", "*"]) == 0
+    assert not onnx.load(out).graph.input[0].doc_string
+    # the reading at hand is wrong at the larger size
+    clamped = onnx.load(tmp_path / "8.onnx")
+    (p,) = clamped.graph.initializer[1:]
+    p.CopyFrom(onnx.numpy_helper.from_array(np.minimum(np.arange(8, dtype=np.float32), 6), p.name))
+    onnx.save(clamped, tmp_path / "8.onnx")
+    out.unlink()
+    assert main([*bare, "--reference", str(tmp_path / "8.onnx")]) == 1 and not out.exists()
 
 
 def test_the_batch_and_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +173,18 @@ def test_the_batch_and_another_size(tmp_path: Path, capsys: pytest.CaptureFixtur
       { h = Reshape (x, heads)  t = Transpose <perm = [0,2,3,1]> (h)  a = Add (t, p)  s = Softmax (a)
         b = Transpose <perm = [0,3,1,2]> (s)  y = Reshape (b, back) }"""
     onnx.save(parse(text), model)
-    command = ["open-batch", str(model), "-o", str(out), "--open", "n=x.1", "--batch", "1"]
+    command = [
+        "open-batch",
+        str(model),
+        "-o",
+        str(out),
+        "--open",
+        "n=x.1",
+        "--extend",
+        "*",
+        "--batch",
+        "1",
+    ]
     assert main([*command, "--json", str(report)]) == 0
     printed = capsys.readouterr().out
     assert "output y: f32[batch,n,4]" in printed and "with the batch in place" in printed
@@ -173,7 +216,7 @@ def test_a_reference_decides_if_its_sizes_differ(tmp_path: Path) -> None:
 
 
 def test_another_size_in_python() -> None:
-    model = onnxgrad.open_batch(sized(5), open={"n": "x.1"})
+    model = onnxgrad.open_batch(sized(5), open={"n": "x.1"}, extend={"p": "ramp"})
     assert np.array_equal(np.ravel(run(model, {"x": np.zeros((1, 3), np.float32)})["y"]), [0, 1, 2])
 
 
@@ -182,7 +225,7 @@ def test_in_a_recipe(when: str, tmp_path: Path) -> None:
     onnx.save(onnxgrad.edit(sized(8), rename={"y": "out"}), tmp_path / "eight.onnx")
     (tmp_path / "r.toml").write_text(
         f'[{when}]\nrename = {{ y = "out" }}\n'
-        f'[{when}.open_batch]\nopen = {{ n = "x.1" }}\nreference = "eight.onnx"\n'
+        f'[{when}.open_batch]\nopen = {{ n = "x.1" }}\nextend = "*"\nreference = "eight.onnx"\n'
     )
     done = onnxgrad.optimize(sized(5), recipe=tmp_path / "r.toml", report=True)
     words = [c["what"] for c in done.to_dict()["changes"]]

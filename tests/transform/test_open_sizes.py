@@ -19,6 +19,7 @@ from onnxgrad.verify.feeds.dims import roles
 from tests.helpers import MODELS_DIR, parse
 
 Text = Callable[[int], str]
+EVERY = {"*": ""}
 
 
 def numbers(values: object) -> str:
@@ -133,12 +134,21 @@ OPENED: dict[str, tuple[Text, dict[str, list[str]], int, tuple[int, ...]]] = {
 
 # a result that is cut at its end, and meets nothing
 FOLLOW = {"parts": ["w"]}
+# constants of one number for each position, whose readings are accepted
+EXTENDED = {
+    "attention": {"positions": "ramp", "mask": "triangle"}, "distances": {"d": "ramp"}, "padded and causal": {"t": "triangle"},
+    "scattered": {"at": "ramp"}, "masked": EVERY,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPENED)
 def test_the_same_model_written_for_other_sizes(name: str) -> None:
     text, wanted, size, others = OPENED[name]
-    done = open_dimensions(load_own(parse(text(size))), wanted, FOLLOW.get(name, ()))
+    extend = EXTENDED.get(name)
+    if extend:
+        with pytest.raises(InputError, match="does not decide how it continues; read as"):
+            open_dimensions(load_own(parse(text(size))), wanted, FOLLOW.get(name, ()))
+    done = open_dimensions(load_own(parse(text(size))), wanted, FOLLOW.get(name, ()), extend=extend)
     opened = to_proto(done.program, weights=True)
     onnx.checker.check_model(opened, full_check=True)
     for n in (size, *others):
@@ -150,7 +160,7 @@ def test_the_same_model_written_for_other_sizes(name: str) -> None:
 
 
 def test_limits_are_said() -> None:
-    done = open_dimensions(load_own(parse(attention(8))), {"n": ["ids.1"]})
+    done = open_dimensions(load_own(parse(attention(8))), {"n": ["ids.1"]}, extend=EVERY)
     assert done.most == {"n": 30} and done.steps == {"n": 1}
     assert done.notes == ("n is at most 30: 'table' has 30 rows",)
     assert done.program.main.inputs[0].name == "ids"
@@ -227,10 +237,6 @@ TWO_READINGS: dict[str, tuple[Text, str, str, str]] = {
         lambda n: "g (float[1,N] x) => (float[1,4] y) <int64[1] a = {0}, int64[1] b = {4}, int64[1] c = {1}> { y = Slice (x, a, b, c) }".replace("N", str(n)),
         "x.1", "Slice 'y'.*ends n or ends 4", "",
     ),
-    "four indices": (
-        lambda n: "g (float[1,N] x) => (float[1,4] y) <int64[4] i = {0, 1, 2, 3}> { y = Gather <axis = 1> (x, i) }".replace("N", str(n)),
-        "x.1", "Gather 'y'.*n indices or 4 indices", "",
-    ),
     "a fixed picture": (
         lambda n: 'g (float[1,1,N,2] x) => (float[1,1,4,2] y) <int64[4] s = {1,1,4,2}> { y = Resize <mode = "nearest"> (x, , , s) }'.replace("N", str(n)),
         "x.2", "Resize 'y'.*a target of 1, 1, n, 2 or a target of 1, 1, 4, 2", "",
@@ -253,7 +259,7 @@ def test_numbers_with_two_readings(name: str) -> None:
     text, place, reason, follows = TWO_READINGS[name]
     with pytest.raises(InputError, match=f"{reason}, and the model works with both"):
         open_dimensions(load_own(parse(text(4))), {"n": [place]})
-    open_dimensions(load_own(parse(text(4))), {"n": [place]}, compared=["n"])
+    open_dimensions(load_own(parse(text(4))), {"n": [place]}, compared={"n": 7})
     done = open_dimensions(load_own(parse(text(4))), {"n": [place]}, ["*"])
     if follows:
         named = open_dimensions(load_own(parse(text(4))), {"n": [place]}, [follows])
@@ -261,6 +267,20 @@ def test_numbers_with_two_readings(name: str) -> None:
         expected = np.asarray(run(parse(text(7)), feeds)["y"])
         for found in (done, named):
             assert np.array_equal(np.asarray(run(to_proto(found.program), feeds)["y"]), expected)
+
+
+def test_indices_of_all_positions_are_a_table() -> None:
+    """`follow` of all nodes does not take it; the user names the constant, or the node too."""
+    text = "g (float[1,4] x) => (float[1,4] y) <int64[4] i = {0, 1, 2, 3}> { y = Gather <axis = 1> (x, i) }"
+    both = "n indices or 4 indices, and the model works with both: pass follow=.'y'. for n indices, compare"
+    for follow, extend, reason in (
+        ([], {}, "extend={'i': 'ramp'}"), (["*"], {}, "extend={'i': 'ramp'}"), (["*"], EVERY, both), (["y"], {}, "extend="),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=reason):
+            open_dimensions(load_own(parse(text)), {"n": ["x.1"]}, follow, extend=extend)
+    for follow, extend in (([], {"i": "ramp"}), (["y"], EVERY)):
+        done = open_dimensions(load_own(parse(text)), {"n": ["x.1"]}, follow, extend=extend)
+        assert str(done.program.main.outputs[0].type) == "f32[1,n]"
 
 
 @pytest.mark.parametrize(
@@ -309,12 +329,6 @@ def test_bad_choices(wanted: dict[str, list[str]], follow: list[str], reason: st
         open_dimensions(load_own(model), wanted, follow)
 
 
-def test_a_mean_by_hand_is_said() -> None:
-    text = "g (float[1,5] x) => (float[1] y) <int64[1] a = {1}, float n = {5}> { s = ReduceSum <keepdims = 0> (x, a)  y = Div (s, n) }"
-    (note,) = open_dimensions(load_own(parse(text)), {"n": ["x.1"]}).notes
-    assert note == "Div 'y': the constant 5 stays, so the result is a mean at the file's size only"
-
-
 def test_a_window_that_covers_all_is_said() -> None:
     text = (
         "g (float[1,1,4,4] x) => (float[1,1,1,1] y) { y = AveragePool <kernel_shape = [4,4]> (x) }"
@@ -336,7 +350,7 @@ def test_dynamic_models_that_were_fixed(name: str) -> None:
     }  # fmt: skip
     program = load_own(fixed(model, sizes))
     Pipeline.of(passes="fold-constant{floats=false},remove-unused").run(program)
-    done = open_dimensions(program, places)
+    done = open_dimensions(program, places, extend=EVERY)
     opened = to_proto(done.program, weights=True)
     for other in (symbols, *other_sizes(done)):
         feeds = feeds_for(model, seed=0, dims={**sizes, **other})

@@ -126,7 +126,10 @@ def test_another_export(name: str, dynamo: bool) -> None:
             open_dimensions(load_own(model), wanted)
         return
     follow = [n.name for n in model.graph.node if n.op_type == "Resize" and name == "segmentation"]
-    opened = to_proto(open_dimensions(load_own(model), wanted, follow).program, weights=True)
+    extend = {"*": ""} if name == "words" else None  # positions
+    opened = to_proto(
+        open_dimensions(load_own(model), wanted, follow, extend=extend).program, weights=True
+    )
     for n in (size, *others):
         original = exported(net, example(n), dynamo)
         feeds = feeds_for(original, seed=0)

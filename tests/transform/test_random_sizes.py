@@ -345,7 +345,7 @@ def check(shape: list[Axis], sizes: dict[str, int], choices: list[int]) -> str:
     wanted = {s: [f"x.{i}" for i, a in enumerate(shape) if a == (s,)] for s in "nm"}
     wanted = {s: places for s, places in wanted.items() if places}
     try:
-        done = open_dimensions(load_own(model), wanted)
+        done = open_dimensions(load_own(model), wanted, extend={"*": ""})
     except InputError as error:
         return str(error)
     opened = to_proto(done.program)

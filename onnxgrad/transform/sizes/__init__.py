@@ -4,5 +4,7 @@
 one, `origins.py` traces the fixed size back to the number that set it, and `constants.py` extends
 constants that count positions to any size. If an operand of a node (`node.py`) is open,
 `reshape.py` and `targets.py` rewrite numbers in the node, such as the target of a Reshape or the
-end of a Slice. `expressions.py` holds the open sizes and their values in the file.
+end of a Slice, and `arithmetic.py` those of Mul, Div, Mod and Add. `extensions.py` has the user's
+choice of how constants continue. `expressions.py` holds the open sizes and their values in the
+file.
 """

@@ -14,6 +14,7 @@ from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.types import Array, Dim
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.sizes.expressions import Expressions
+from onnxgrad.transform.sizes.extensions import Extensions
 
 Shape: TypeAlias = tuple[Size, ...]
 _T = TypeVar("_T")
@@ -47,7 +48,9 @@ class Node:
     numbers: dict[str, None]
     remarks: dict[str, None]
     readings: Readings
-    follows: bool = False  # whether the user named the node in `follow`
+    extensions: Extensions
+    named: bool = False  # whether the user named the node in `follow`
+    every: bool = False  # whether the user named all nodes
     conditions: list[tuple[Size, Size]] = field(default_factory=list)
 
     def shape(self, k: int = 0) -> Shape:
@@ -89,15 +92,23 @@ class Node:
         """Replaces operand `k`."""
         self.binding.block.set_operand(self.binding, k, v)
 
-    def choose(self, meanings: Mapping[str, _T], follows: int = 0) -> _T:
+    @property
+    def follows(self) -> bool:
+        """Whether the user listed the node in `follow`, or all nodes."""
+        return self.named or self.every
+
+    def choose(self, meanings: Mapping[str, _T], follows: int = 0, alone: bool = False) -> _T:
         """Returns one of several meanings of numbers, which are keyed by their texts.
 
-        This is the meaning at index `follows` if the user listed the node in `follow`, else the
-        picked meaning, else the first.
+        This is the meaning at index `follows` if the user listed the node in `follow` (by its name
+        if `alone`), else the picked meaning, else the first.
         """
         texts, name = [*meanings], self.binding.out.name
-        if len(meanings) < 2 or self.follows:
-            return meanings[texts[follows if self.follows else 0]]
+        listed = self.named if alone else self.follows
+        if len(meanings) < 2 or listed:
+            return meanings[texts[follows if listed else 0]]
+        if alone:
+            self.readings.alone.add(name)
         self.readings.offered.setdefault(name, {}).update(dict.fromkeys(meanings))
         self.readings.follows.setdefault(name, texts[follows])
         picked = self.readings.picked.get(name, texts[0])

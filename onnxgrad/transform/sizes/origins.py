@@ -22,6 +22,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.transform.sizes.agreement import Meeting, Place, meetings
 from onnxgrad.transform.sizes.constants import for_any_size
 from onnxgrad.transform.sizes.expressions import Expressions, Fixed
+from onnxgrad.transform.sizes.extensions import Extensions
 from onnxgrad.wording import option
 
 _PROBE = "size_that_is_followed"
@@ -46,8 +47,10 @@ class Origins:
         run_time: RunTimeSizes,
         numbers: dict[str, None],
         most: dict[tuple[Size, int, str], None],
+        extensions: Extensions,
     ) -> None:
         self.at, self.run_time, self.numbers, self.most = at, run_time, numbers, most
+        self.extensions = extensions
         self._made: dict[object, Var] = {}
         self.done: set[object] = set()  # values that this turn has changed
 
@@ -145,7 +148,7 @@ class Origins:
         key = (v, tuple(sorted(wanted.items())))
         if key not in self._made:
             plain = {a: p for a, d in wanted.items() if (p := self.at.plain(d)) is not None}
-            made, how = for_any_size(v, plain, self.run_time)
+            made, how = for_any_size(v, plain, self.run_time, self.extensions)
             self._made[key] = made
             self.numbers[f"constant '{v.name}' {v.type} {how}"] = None
         return self._made[key]

@@ -124,10 +124,12 @@ def gather(node: Node) -> Shape | None:
     for axis, count in enumerate(array.shape):
         if count == number and not np.take(array, 0, axis).any():
             plain = node.at.plain(size)
-            if not node.choose({f"{plain} indices": True, f"{number} indices": False}):
+            meanings = {f"{plain} indices": True, f"{number} indices": False}
+            asked = node.extensions.asked(indices)
+            if not asked and not node.choose(meanings, alone=True):
                 return None
             if plain is not None:
-                made, how = for_any_size(indices, {axis: plain}, node.run_time)
+                made, how = for_any_size(indices, {axis: plain}, node.run_time, node.extensions)
                 node.numbers[f"constant '{indices.name}' {indices.type} {how}"] = None
                 node.read(1, made)
             return None
@@ -172,7 +174,10 @@ def gather_nd(node: Node) -> Shape | None:
     if not wanted:
         return None
     node.numbers[f"constant '{indices.name}' {indices.type} counts positions"] = None
-    parts = [for_any_size(part, wanted, node.run_time)[0] for part in parts]
+    parts = [
+        for_any_size(part, wanted, node.run_time, node.extensions, indices)[0]
+        for part in parts[::-1]  # positions are behind the indices of a batch
+    ][::-1]
     target = node.vector([wanted.get(a, d) for a, d in enumerate((*array.shape[:-1], 1))])
     node.read(1, op.Concat(*(op.Expand(part, target) for part in parts), axis=-1))
     return None
@@ -292,26 +297,6 @@ def _rounded_up(node: Node, given: Shape, kernel: Sequence[int]) -> Shape | None
     return (*given[:2], *made)
 
 
-def summed(node: Node) -> Shape | None:
-    """Adds a remark if a constant divides the sum by the number of its terms: it stays fixed."""
-    b, given = node.binding, node.shape()
-    axes = node.elements(1, "axes") or range(len(given))
-    sizes = [given[int(a) % len(given)] for a in axes]
-    if not any(map(node.at.is_open, sizes)):
-        return None
-    count = int(np.prod([node.number(d) for d in sizes], dtype=np.int64))
-    for user in b.out.users:
-        for v in user.inputs if user.op in ("Div", "Mul") and not user.domain else ():
-            array = None if v is None or v.dtype != b.out.dtype else v.const
-            factor = float(array.reshape(-1)[0]) if array is not None and array.size == 1 else 0.0
-            if array is not None and factor in (count, float(array.dtype.type(1 / count))):
-                node.remarks[
-                    f"{user.op} '{user.node.name or user.out.name}': the constant {factor:g} "
-                    "stays, so the result is a mean at the file's size only"
-                ] = None
-    return None
-
-
 def space_to_depth(node: Node) -> Shape | None:
     """Open sizes must be multiples of the block size."""
     block = int(node.binding.attr("blocksize"))
@@ -353,7 +338,6 @@ TARGETS: dict[str, _Rule] = {
     "Resize": resize,
     "TopK": top_k,
     "SpaceToDepth": space_to_depth,
-    "ReduceSum": summed,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
     **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), windows),
 }

@@ -21,8 +21,10 @@ from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements, sizes
 from onnxgrad.ir.types import Dim, TensorType, Type, TypeMismatch
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.sizes.agreement import Meeting, meetings
+from onnxgrad.transform.sizes.arithmetic import Arithmetic
 from onnxgrad.transform.sizes.bodies import Bodies
 from onnxgrad.transform.sizes.expressions import Expressions, Fixed
+from onnxgrad.transform.sizes.extensions import Extensions
 from onnxgrad.transform.sizes.node import Node, Readings
 from onnxgrad.transform.sizes.ones import always_one
 from onnxgrad.transform.sizes.origins import NUMBERS, Origins
@@ -68,6 +70,7 @@ class Followed:
     remarks: dict[str, None] = field(default_factory=dict)
     most: dict[tuple[Size, int, str], None] = field(default_factory=dict)
     readings: Readings = field(default_factory=Readings)
+    extensions: Extensions = field(default_factory=Extensions)
 
 
 def follow_sizes(
@@ -75,6 +78,7 @@ def follow_sizes(
     values: Mapping[str, int],
     follow: Collection[str] = (),
     readings: Readings | None = None,
+    extend: Mapping[str, str] | None = None,
 ) -> Followed:
     """Follows the open sizes of the inputs through the main graph, and changes the graph so that it
     computes the numbers that were fixed sizes.
@@ -82,19 +86,27 @@ def follow_sizes(
     values: the size in the file of each open symbol.
     follow: names of nodes whose fixed numbers follow the sizes.
     readings: readings of numbers to use in place of the likeliest ones.
+    extend: readings of constants beyond the file's size, by name.
 
     Raises Stuck, which names the node, if a size cannot be followed.
     """
     main = program.main
     symbols = {s for v in main.inputs for d in v.shape or () for s in algebra.symbols(d)}
     others = sorted(symbols - values.keys())
-    found = Followed(Expressions(values, others), readings=readings or Readings())
+    found = Followed(
+        Expressions(values, others),
+        readings=readings or Readings(),
+        extensions=Extensions(extend or {}),
+    )
     walk = _Walk(found, RunTimeSizes({}, main.inputs), follow)
     with emitting(main, made_by="open-batch"):
         for _ in range(_TURNS):
             main.schedule()
             if not walk.changes(list(main.bindings)) and not walk.chances([*main.walk()]):
                 break
+        main.schedule()
+        numbers = Arithmetic(walk.at, walk.run_time, walk.found.extensions, walk.found.numbers)
+        numbers.follow([*main.walk()], {*emitter().emitted})
         emitter().discard()
     walk.check_targets([*main.walk()])
     for b in main.walk():
@@ -112,7 +124,7 @@ class _Walk:
         self._follow = follow
         self._seen: dict[Binding, object] = {}
         self._known = KnownElements()
-        self.origins = Origins(self.at, run_time, found.numbers, found.most)
+        self.origins = Origins(self.at, run_time, found.numbers, found.most, found.extensions)
         self._bodies = Bodies(self.at, self.origins, self._each, self._met)
 
     def changes(self, bindings: Sequence[Binding]) -> bool:
@@ -234,7 +246,9 @@ class _Walk:
                 picked = {a: symbol for a, f in zip(axes, follows, strict=False) if f}
                 text = (str(picked.get(a, d)) for a, d in enumerate(shape))
                 meanings[f"[{', '.join(text)}]"] = picked
-        wanted = self._node(b).choose(meanings, follows=-1) if meanings else {}
+        table = b.op == "Slice"  # `*` counts, and takes no table
+        node = self._node(b)
+        wanted = node.choose(meanings, follows=-1, alone=table) if meanings else {}
         done = [NUMBERS[b.op](self.origins, b, axis, symbol) for axis, symbol in wanted.items()]
         return any(done)
 
@@ -248,11 +262,11 @@ class _Walk:
         return groups
 
     def _node(self, b: Binding) -> Node:
-        found, names = self.found, {b.node.name, b.out.name, EVERY}
-        follows = not names.isdisjoint(self._follow)
+        found = self.found
+        named = not {b.node.name, b.out.name}.isdisjoint(self._follow)
         return Node(
             b, self.at, self.run_time, self._known, found.numbers, found.remarks, found.readings,
-            follows,
+            found.extensions, named, EVERY in self._follow,
         )  # fmt: skip
 
     def check_targets(self, bindings: Iterable[Binding]) -> None:
@@ -312,10 +326,10 @@ class _Walk:
         longer at other sizes. Only the user who names the node can say which.
         """
         v, plain, node = b.inputs[k], self.at.plain(best), self._node(b)
-        node.follows = not {b.node.name, b.out.name}.isdisjoint(self._follow)
         self.found.readings.alone.add(b.out.name)
         if v is not None and not node.choose(
-            {f"'{v.name}' of size 1": True, f"'{v.name}' of size {plain} on axis {axis}": False}
+            {f"'{v.name}' of size 1": True, f"'{v.name}' of size {plain} on axis {axis}": False},
+            alone=True,
         ):
             raise Refused(f"axis {axis} of '{v.name}' {v.type} may be {plain}")
 

@@ -1,0 +1,207 @@
+"""Constants that one size does not determine: refused, or continued as the user says; the same network written for other sizes
+is right with the reading that it has, and the message shows the reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load_own
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import Array
+from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions
+from onnxgrad.verify import feeds_for, run
+from tests.helpers import parse
+
+EVERY = {"*": ""}
+N = 7  # of positions in the file
+
+
+def distance(n: int) -> Array:
+    """j - i."""
+    return np.arange(n) - np.arange(n)[:, None]
+
+
+def values(array: object) -> str:
+    return "{" + ", ".join(map(str, np.asarray(array).ravel().tolist())) + "}"
+
+
+def added(table: Callable[[int], Array]) -> Callable[[int], str]:
+    """A table of floats that is added to scores of every pair, or to every position."""
+
+    def text(n: int) -> str:
+        made = table(n).astype(np.float32)
+        shape = f"1,{n},{n}" if made.shape == (n, n) else f"1,{n},2"
+        size = ",".join(map(str, made.shape))
+        return f"g (float[{shape}] x) => (float[{shape}] y) <float[{size}] t = {values(made)}> {{ y = Add (x, t) }}"
+
+    return text
+
+
+def mask(seen: Callable[[int], Array]) -> Callable[[int], str]:
+    return added(lambda n: np.where(seen(n), 0.0, -1e9))
+
+
+ROWS = np.array([1.0, 0.1, 0.01], np.float32)
+# text, reading that the file seems to have, numbers beyond it, whether that is how the network goes on
+GUESSED: dict[str, tuple[Callable[[int], str], str, str, bool]] = {
+    "a causal mask": (mask(lambda n: np.tri(n, dtype=bool)), "triangle", r"\[0, 0, 0, ..., -1e\+09\]", True),
+    "a sliding window of 8": (mask(lambda n: np.tri(n, dtype=bool) & (distance(n) > -8)), "triangle", r"\[0, 0, 0, ..., -1e\+09\]", False),
+    "blocks of 8": (mask(lambda n: (np.arange(n) // 8)[:, None] == np.arange(n) // 8), "same", "0", False),
+    "near ones": (mask(lambda n: np.abs(distance(n)) <= 8), "same", "0", False),
+    "positions": (added(lambda n: np.arange(n)[:, None]), "ramp", "7, 8, 9, ...", True),
+    "clamped positions": (added(lambda n: np.minimum(np.arange(n), 10)[:, None]), "ramp", "7, 8, 9, ...", False),
+    "distances": (added(distance), "ramp", "7, 8, 9, ...", True),
+    "clipped distances": (added(lambda n: np.clip(distance(n), -8, 8)), "ramp", "7, 8, 9, ...", False),
+    "segments": (added(lambda n: (np.arange(n) >= 16)[:, None]), "same", "0", False),
+    "even and odd": (added(lambda n: (np.arange(n) % 2)[:, None]), "repeat", "1, 0, 1, ...", True),
+    "angles": (
+        lambda n: f"""g (float[1,{n},3] x) => (float[1,{n},3] y) <float[{n},3] t = {values(np.arange(n, dtype=np.float32)[:, None] * ROWS)}> {{
+          c = Cos (t)  y = Mul (x, c) }}""",
+        "ramp", r"\[7, 0.7, 0.07\]", True,
+    ),
+    "a sum by the length": (
+        lambda n: f"""g (float[1,{n},2] x) => (float[1,2] y) <int64[1] a = {{1}}, float t = {{{n}}}> {{
+          s = ReduceSum <keepdims = 0> (x, a)  y = Div (s, t) }}""",
+        "scaled", "8, 9, 10, ...", True,
+    ),
+    "a part of the length": (
+        lambda n: f"g (float[1,{n},2] x) => (float[1,{n},2] y) <float t = {values(np.float32(1 / n))}> {{ y = Mul (x, t) }}",
+        "scaled", "1/8, 1/9, 1/10, ...", True,
+    ),
+    "a logarithm of the length": (
+        lambda n: f"g (float[1,{n},2] x) => (float[1,{n},2] y) <float t = {values(np.log(np.float32(n)))}> {{ y = Mul (x, t) }}",
+        "scaled", "log 8, log 9, log 10, ...", True,
+    ),
+    "a scale of scores": (
+        lambda n: f"g (float[1,{n},2] x) => (float[1,{n},2] y) <float t = {{7}}> {{ d = Div (x, t)  y = Softmax (d) }}", "same", "7", True,
+    ),
+}  # fmt: skip
+
+
+def opened(text: str, extend: Mapping[str, str] | None = None) -> OpenedSizes:
+    program = load_own(parse(text))
+    shape = program.main.inputs[0].shape or ()
+    places = [f"x.{axis}" for axis, size in enumerate(shape) if size == N]
+    return open_dimensions(program, {"n": places}, extend=extend)
+
+
+def is_right(done: OpenedSizes, text: Callable[[int], str], n: int) -> bool:
+    model = parse(text(n))
+    feeds = feeds_for(model, seed=0)
+    found, expected = (np.asarray(run(m, feeds)["y"]) for m in (to_proto(done.program), model))
+    return np.allclose(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", GUESSED)
+def test_one_size_decides_nothing(name: str) -> None:
+    text, reading, beyond, right = GUESSED[name]
+    flag = f"pass extend={{'t': '{reading}'}}"
+    with pytest.raises(
+        InputError, match=f"constant 't' .*read as {reading} it is {beyond} beyond.*{flag}"
+    ):
+        opened(text(N))
+    for extend in ({"t": reading}, EVERY):
+        done = opened(text(N), extend)
+        assert is_right(done, text, N) and is_right(done, text, 4)
+        assert is_right(done, text, 24) == right
+
+
+def test_a_reading_that_is_not_the_likely_one() -> None:
+    table = np.array([3, 1, 4, 1, 5, 9, 2])
+    text = added(lambda n: np.resize(table, n)[:, None])
+    with pytest.raises(InputError, match="follows no rule"):
+        opened(text(N), EVERY)
+    assert is_right(opened(text(N), {"t": "repeat"}), text, 17)
+    by_length = GUESSED["a sum by the length"][0]
+    assert not is_right(opened(by_length(N), {"t": "same"}), by_length, 8)
+    scores = GUESSED["a scale of scores"][0]
+    assert not is_right(opened(scores(N), {"t": "scaled"}), scores, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "extend", "reason"),
+    [
+        ("positions", {"t": "same"}, "constant 't' .* does not fit the reading 'same'"),
+        ("positions", {"t": "triangle"}, "does not fit the reading 'triangle'"),
+        ("a sum by the length", {"t": "ramp"}, "constant 't' .*it cannot be read as 'ramp'"),
+        ("positions", {"t": "ramp", "s": "ramp"}, "no constant 's' meets an opened size"),
+    ],
+)
+def test_readings_that_a_constant_cannot_have(
+    name: str, extend: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        opened(GUESSED[name][0](N), extend)
+
+
+def test_every_constant_is_shown() -> None:
+    text = f"""g (float[1,{N}] x) => (float[1,{N}] y) <float[{N}] p = {values(np.arange(N))}, float[{N}] s = {values(np.ones(N))}> {{
+      a = Add (x, p)  y = Mul (a, s) }}"""
+    with pytest.raises(InputError, match=r"constant 'p'.*; also 's' as same \(1\)$"):
+        opened(text)
+    with pytest.raises(
+        InputError,
+        match=r"constant 's' f32\[7\] is the same at every position, but one size of n does not",
+    ):
+        opened(text, {"p": "ramp"})
+
+
+def test_a_table_of_as_many_rows_as_positions() -> None:
+    """Its bound would be the size in the file."""
+    table = "float[7,2] t = " + values(np.arange(14))
+    cut = f"""g (float[1,7,2] x) => (float[1,7,2] y) <{table}, int64[1] a = {{0}}, int64[1] e = {{7}}, int64[1] k = {{0}}> {{
+      s = Slice (t, a, e, k)  y = Add (x, s) }}"""
+    read = f"g (float[1,7,2] x) => (float[1,7,2] y) <{table}, int64[7] i = {values(np.arange(7))}> {{ s = Gather (t, i)  y = Add (x, s) }}"
+    for text in (cut, read):
+        with pytest.raises(InputError, match=r"'t' has 7 rows.*, as many as n is"):
+            opened(text, EVERY)
+        longer = text.replace("float[7,2] t = {", "float[9,2] t = {5, 5, 5, 5, ")
+        assert opened(longer, EVERY).most == {"n": 9}
+
+
+def heatmap(h: int, w: int) -> str:
+    """Row and column of the largest number of each map, in integers and in floats."""
+    return f"""g (float[1,3,{h},{w}] x) => (int64[1,3] r, int64[1,3] c, float[1,3] f, int64[1,3] k)
+      <int64[3] flat = {{1,3,{h * w}}}, int64 width = {{{w}}}, float wide = {{{w}}}, int64 all = {{{h * w}}}> {{
+      m = Reshape (x, flat)  i = ArgMax <axis = 2, keepdims = 0> (m)  r = Div (i, width)  c = Mod (i, width)
+      z = Cast <to = 1> (i)  f = Div (z, wide)  k = Add (i, all) }}"""
+
+
+@pytest.mark.parametrize("sizes", [(6, 8), (8, 8)])
+def test_rows_and_columns_of_flattened_positions(sizes: tuple[int, int]) -> None:
+    places = {"h": ["x.2"], "w": ["x.3"]}
+    flat = ["m"] if sizes == (8, 8) else []  # two readings of the Reshape itself
+    model = load_own(parse(heatmap(*sizes)))
+    with pytest.raises(
+        InputError, match=r"'width' .*in Div 'r' is w.*read as scaled it is 9, 10, 11"
+    ):
+        open_dimensions(model, places, flat)
+    done = open_dimensions(load_own(parse(heatmap(*sizes))), places, flat, extend=EVERY)
+    other = parse(heatmap(9, 5))
+    feeds = feeds_for(other, seed=0)
+    found = run(to_proto(done.program), feeds)
+    for name, expected in run(other, feeds).items():
+        assert np.array_equal(np.asarray(found[name]), np.asarray(expected)), name
+
+
+def test_a_number_that_is_no_size_of_a_flattened_axis() -> None:
+    text = heatmap(6, 8).replace("int64 width = {8}", "int64 width = {3}")
+    places = {"h": ["x.2"], "w": ["x.3"]}
+    with pytest.raises(
+        InputError,
+        match=r"'width' .*in Div 'r' is no size of the flattened axis h\*w.*read as same it is 3",
+    ):
+        open_dimensions(load_own(parse(text)), places)
+    assert open_dimensions(load_own(parse(text)), places, extend=EVERY).numbers
+
+
+def test_numbers_of_sizes_and_of_short_axes_stay() -> None:
+    """Arithmetic of a size is a formula of the file; positions of one axis may meet other numbers."""
+    text = f"""g (float[1,{N},2] x) => (int64[1,2] y, float[1] z) <int64 t = {{3}}, float s = {{{N}}}> {{
+      i = ArgMax <axis = 1, keepdims = 0> (x)  y = Div (i, t)  n = Shape <start = 1, end = 2> (x)  f = Cast <to = 1> (n)  z = Div (f, s) }}"""
+    assert opened(text).numbers == ()
