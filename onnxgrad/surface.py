@@ -56,8 +56,6 @@ from onnxgrad.jobs.rewriting import RewriteRefuted
 from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.limits import LimitReached
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register
-from onnxgrad.passes.outline_as import outline_as
-from onnxgrad.passes.to_onnxscript import to_onnxscript_rules
 from onnxgrad.rewrite.combine import combine
 from onnxgrad.rewrite.context import PatternContext, rewrite_bindings, rewrite_call
 from onnxgrad.rewrite.pattern import Each, P, capture
@@ -149,7 +147,6 @@ __all__ = [
     "op",
     "open_batch",
     "optimize",
-    "outline_as",
     "reduce",
     "register",
     "rewrite",
@@ -159,7 +156,6 @@ __all__ = [
     "set_metadata",
     "temporary_rules",
     "to_graphsurgeon",
-    "to_onnxscript_rules",
     "to_proto",
     "train",
     "training_step",

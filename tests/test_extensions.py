@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -34,6 +35,9 @@ hello = cubes.hello:COMMAND
 [onnxgrad.passes]
 simplify-cubes = cubes.laws:SimplifyCubes
 cubes-of-sums = cubes.laws:product_of_itself
+
+[onnxgrad.laws]
+cubes = cubes.laws:read
 
 [onnxgrad.gradients]
 my.cubes = cubes.rules:register
@@ -71,6 +75,12 @@ x = capture("x")
 def product_of_itself(x):
     '''x * x = x ** 2'''
     return op.Pow(x, 2.0)
+
+class Theirs:
+    '''A rule in another form, for which `read` has a law.'''
+
+def read(given, name):
+    return (product_of_itself,) if isinstance(given, Theirs) else ()
 
 @dataclass(frozen=True)
 class SimplifyCubes(RulePass):
@@ -137,6 +147,15 @@ def test_a_pass_or_a_law_is_found_by_its_name(site: Path, name: str) -> None:
     model = parse("g (float[3] x) => (float[3] y) { y = Mul (x, x) }")
     done = onnxgrad.optimize(model, passes=name, report=True)
     assert [(r.pass_name, r.rule) for r in done.rewrites] == [(name, "product_of_itself")]
+
+
+def test_rules_of_another_package_are_read_by_its_plugin(site: Path) -> None:
+    theirs = importlib.import_module("cubes.laws").Theirs
+    model = parse("g (float[3] x) => (float[3] y) { y = Mul (x, x) }")
+    done = onnxgrad.optimize(model, passes=[theirs()], report=True)
+    assert [(r.pass_name, r.rule) for r in done.rewrites] == [("own-laws", "product_of_itself")]
+    with pytest.raises(InputError, match=r"a pass is a name, .* not type"):
+        onnxgrad.optimize(model, passes=[theirs])
 
 
 def test_a_gradient_rule_is_found_by_the_domain_of_its_operator(site: Path, run: Run) -> None:

@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
@@ -16,38 +17,56 @@ from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.extensions import plugged
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.base import PASSES, Pass, all_passes, register, roots
-from onnxgrad.passes.outline_as import OutlinedPattern, leave_out_body, outline
 from onnxgrad.rewrite.combine import Family, apply_family
-from onnxgrad.rewrite.onnxscript_rules import (
-    OnnxscriptRule,
-    apply_onnxscript_rules,
-    onnxscript_rules,
-)
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, apply_rules
 from onnxgrad.wording import option
 
-Law = Rule | Family | OutlinedPattern | OnnxscriptRule
+
+class ProgramLaw(ABC):
+    """A law that rewrites a whole program, as a plug-in defines it."""
+
+    name: str
+
+    @classmethod
+    @abstractmethod
+    def apply(cls, laws: Sequence[Any], program: Program, trace: Trace) -> None:
+        """Applies laws of this class together."""
+
+    def proved(self, program: Program) -> None:  # noqa: B027  # most laws need nothing here
+        """Removes parts that only the proof needed."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """The law on one line."""
 
 
-def laws_of(given: Any, name: str = "onnxscript-rule") -> tuple[Law, ...]:
-    """Returns the laws in `given`: a rule, family or outlined pattern, or the rules of onnxscript's
-    RewriteRule or RewriteRuleSet. `name` is used for rules without a name. Returns nothing for any
-    other object. Raises InputError if a rule of onnxscript cannot be applied.
+Law = Rule | Family | ProgramLaw
+
+
+def laws_of(given: Any, name: str = "") -> tuple[Law, ...]:
+    """Returns the laws in `given`: a rule, a family or a law over programs, or the rules of another
+    package, such as onnxscript, that its plug-in reads. `name` is used for rules without a name.
+    Returns nothing for any other object. Raises InputError if such a rule cannot be applied.
     """
-    return (given,) if isinstance(given, Law) else onnxscript_rules(given, name)
+    if isinstance(given, Law):
+        return (given,)
+    packages = dict.fromkeys(cls.__module__.partition(".")[0] for cls in type(given).__mro__)
+    readers = (plugged("laws", package) for package in packages)
+    return next((reader(given, name) for reader in readers if reader is not None), ())
 
 
 @dataclass(frozen=True)
 class UserLaws(Pass):
-    """Applies rules until none matches, then families, outlined patterns and onnxscript's rules."""
+    """Applies rules until none matches, then families, then laws over programs."""
 
     name: ClassVar[str] = "own-laws"
     laws: tuple[Law, ...] = ()
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Applies the rules in every block, combines every group of each family, outlines the
-        patterns, then applies onnxscript's rules.
+        """Applies the rules in every block, combines every group of each family, then applies the
+        laws over programs, those of one class together.
         """
         rules = [law for law in self.laws if isinstance(law, Rule)]
         for block in roots(program):
@@ -55,18 +74,15 @@ class UserLaws(Pass):
             for law in self.laws:
                 if isinstance(law, Family):
                     apply_family(block, law, trace)
-        for law in self.laws:
-            if isinstance(law, OutlinedPattern):
-                outline(law, program, trace)
-        others = [law for law in self.laws if isinstance(law, OnnxscriptRule)]
-        if others:
-            apply_onnxscript_rules(program, others, trace)
+        others = [law for law in self.laws if isinstance(law, ProgramLaw)]
+        for kind in dict.fromkeys(type(law) for law in others):
+            kind.apply([law for law in others if type(law) is kind], program, trace)
 
     def proved(self, program: Program) -> None:
-        """Removes the bodies of operators that the runtime has."""
+        """Removes parts of laws that only the proof needed."""
         for law in self.laws:
-            if isinstance(law, OutlinedPattern) and not law.body:
-                leave_out_body(law, program)
+            if isinstance(law, ProgramLaw):
+                law.proved(program)
 
 
 def pass_of(name: str) -> type[Pass] | None:
@@ -142,8 +158,6 @@ def _called(name: str, laws: Sequence[Law]) -> Pass:
 
 
 def _law(law: Law) -> str:
-    if isinstance(law, OutlinedPattern):
-        return f"every match becomes a call of {law.domain}::{law.name}"
-    if isinstance(law, OnnxscriptRule):
-        return f"{law.name}, a rule of onnxscript"
+    if isinstance(law, ProgramLaw):
+        return law.summary
     return (law.build.__doc__ or law.name).strip().split("\n")[0]

@@ -9,6 +9,7 @@ from onnxgrad.cli.app import parser_for
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
+from onnxgrad.extensions import built_in, plugged
 from onnxgrad.help import TOPICS, Passage, headings, page, passages, search
 from onnxgrad.passes.pipeline import PASSES
 from onnxgrad.report.parts import cell, table
@@ -76,7 +77,8 @@ def _everything() -> Iterator[Passage]:
             if option.heading and (option.heading, option.text) not in seen:
                 seen.add((option.heading, option.text))
                 yield option
-    for name, each in PASSES.items():
+    ours = {name: plugged("passes", name) for name in built_in("passes")}
+    for name, each in {**PASSES, **ours}.items():
         yield Passage("passes", name, each.law())
     for topic in TOPICS:
         yield from passages(topic)

@@ -8,7 +8,7 @@ is typed, numbered, explained, bisected and proved.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,11 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.emitter import append, emitter
 from onnxgrad.ir.function_bodies import import_opset
 from onnxgrad.ir.model_kinds import is_instance
-from onnxgrad.ir.onnx_ir_graphs import OnnxIrView, describe, detach
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
+from onnxgrad.passes.user_laws import ProgramLaw
+from onnxgrad.plugins.onnxscript.onnx_ir_graphs import OnnxIrView, describe, detach
 from onnxgrad.rewrite.attempt import Attempt, Touched, closes_cycle, fits
 from onnxgrad.rewrite.slips import slip
 from onnxgrad.rewrite.trace import Trace, decline
@@ -151,11 +152,21 @@ _OTHER_OPSET = "Multiple versions of opset"
 
 
 @dataclass(frozen=True)
-class OnnxscriptRule:
+class OnnxscriptRule(ProgramLaw):
     """A rule of onnxscript, with its name in reports."""
 
     name: str
     rule: Any
+
+    @classmethod
+    def apply(cls, laws: Sequence[OnnxscriptRule], program: Program, trace: Trace) -> None:
+        """Applies all rules at each node."""
+        apply_onnxscript_rules(program, laws, trace)
+
+    @property
+    def summary(self) -> str:
+        """The name, because these rules have no equation."""
+        return f"{self.name}, a rule of onnxscript"
 
     @property
     def author(self) -> Any:
@@ -163,12 +174,13 @@ class OnnxscriptRule:
         return self.rule.try_rewrite
 
 
-def onnxscript_rules(given: Any, name: str = "onnxscript-rule") -> tuple[OnnxscriptRule, ...]:
+def onnxscript_rules(given: Any, name: str = "") -> tuple[OnnxscriptRule, ...]:
     """Returns the rules of a RewriteRule or RewriteRuleSet, an empty tuple for anything else.
     `name` is used for rules without a name.
 
     Raises InputError for a rule that turns its match into a local function.
     """
+    name = name or "onnxscript-rule"
     if is_instance(given, "onnxscript.rewriter", "RewriteRuleSet"):
         rules = list(given)
     elif is_instance(given, "onnxscript.rewriter", "RewriteRule"):

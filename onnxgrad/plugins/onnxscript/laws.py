@@ -14,8 +14,8 @@ from typing import Any
 from onnxgrad.errors import InputError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import canonical
-from onnxgrad.ir.onnx_ir_graphs import OUTSIDE, OnnxIrRegion, is_plain
 from onnxgrad.ir.var import Var
+from onnxgrad.plugins.onnxscript.onnx_ir_graphs import OUTSIDE, OnnxIrRegion, is_plain
 from onnxgrad.rewrite.pattern import Call, Pattern
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.rewrite.worklist import Rule, fire

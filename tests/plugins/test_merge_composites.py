@@ -1,4 +1,4 @@
-"""onnxgrad/passes/outline_as.py: neighbouring calls of one domain become a region, unless that makes a cycle."""
+"""onnxgrad/plugins/outline_as.py: neighbouring calls of one domain become a region, unless that makes a cycle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 
 import onnxgrad
 from onnxgrad import P, capture, outline_as
-from onnxgrad.passes.outline_as import OutlinedPattern
 from onnxgrad.passes.user_laws import UserLaws
+from onnxgrad.plugins.outline_as import OutlinedPattern
 from tests.passes.same_graph import canonical
 from tests.rewriting import Done, apply, model_of, weights
 

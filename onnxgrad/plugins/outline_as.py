@@ -36,6 +36,7 @@ from onnxgrad.passes.outlined_functions import (
     outer,
     structure,
 )
+from onnxgrad.passes.user_laws import ProgramLaw
 from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Call, Capture, Pattern, names_in
 from onnxgrad.rewrite.trace import Decline, Trace, decline_if
@@ -45,7 +46,7 @@ _HELD = 64
 
 
 @dataclass(frozen=True, eq=False)
-class OutlinedPattern:
+class OutlinedPattern(ProgramLaw):
     """A pattern whose matches become calls of `domain::name`. `body`: the file keeps the function;
     otherwise the runtime has the operator. `check` may refuse a match.
     """
@@ -55,6 +56,22 @@ class OutlinedPattern:
     pattern: Pattern
     body: bool
     check: Callable[[Mapping[str, Any]], bool] | None
+
+    @classmethod
+    def apply(cls, laws: Sequence[OutlinedPattern], program: Program, trace: Trace) -> None:
+        """Outlines one pattern after the other."""
+        for law in laws:
+            outline(law, program, trace)
+
+    def proved(self, program: Program) -> None:
+        """Removes the bodies of operators that the runtime has."""
+        if not self.body:
+            leave_out_body(self, program)
+
+    @property
+    def summary(self) -> str:
+        """What becomes of a match."""
+        return f"every match becomes a call of {self.domain}::{self.name}"
 
 
 @known_keywords

@@ -14,8 +14,8 @@ import onnxgrad
 from onnxgrad import P, capture, outline_as
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.load import load
-from onnxgrad.passes.outline_as import OutlinedPattern
 from onnxgrad.passes.user_laws import UserLaws
+from onnxgrad.plugins.outline_as import OutlinedPattern
 from onnxgrad.rewrite.pattern import Each
 from onnxgrad.verify import run as run_model
 from tests.cli.conftest import Result, run

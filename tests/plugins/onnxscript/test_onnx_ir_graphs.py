@@ -9,9 +9,9 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.onnx_ir_graphs import OnnxIrRegion, OnnxIrView
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.plugins.onnxscript.onnx_ir_graphs import OnnxIrRegion, OnnxIrView
 from tests.helpers import parse, unindented
 
 NESTED = """

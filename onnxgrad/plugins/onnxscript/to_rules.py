@@ -8,7 +8,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.options import known_keywords
 from onnxgrad.passes.base import RulePass
 from onnxgrad.passes.pipeline import parse_passes
-from onnxgrad.rewrite.to_onnxscript import onnxscript_rule
+from onnxgrad.plugins.onnxscript.laws import onnxscript_rule
 from onnxgrad.rewrite.worklist import Rule
 
 
