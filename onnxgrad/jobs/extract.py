@@ -67,12 +67,14 @@ def extracted(
             raise InputError(
                 f"the outputs also depend on '{missing[0].name}', which is not an input of the part"
             )
-        block.inputs = given
+        defaults = [v for v in block.inputs if v.initializer is not None and v.use_count]
+        block.inputs = [*given, *(v for v in defaults if v not in given)]
     else:
         block.remove_unused()
-        block.inputs = [v for v in block.inputs if v.users or v.returned]
+        block.inputs = [v for v in block.inputs if v.use_count]
     block.touch()
-    for v in [v for v in block.initializers.values() if not v.users and not v.returned]:
+    for v in [v for v in block.initializers.values() if not v.use_count]:
+        v.is_input = False
         block.remove_initializer(v)
     RemoveUnusedFunctions().run(program, Trace())
     return program
@@ -122,7 +124,7 @@ def proved(
             whole, dims, seed, lambda feeds: run(source, feeds, provider=provider), count=1
         )[0]
         feeds = feeds_for(whole, seed=seed, dims=sizes)
-        starts = [v.name for v in part.main.inputs]
+        starts = [v.name for v in part.main.inputs if v.initializer is None]
         ends = [v.name for v in part.main.outputs]
         wanted = dict.fromkeys([*starts, *ends])
         constants = files.load(whole).main.initializers.items()

@@ -164,13 +164,14 @@ def ir_version_of(opset: int) -> int:
     return min(int(found), NEWEST_IR)
 
 
-def hide_weight_inputs(program: Program) -> None:
+def hide_weight_inputs(program: Program, *, overridable: bool = False) -> None:
     """Removes weights from the inputs. Below IR 4 a weight had to be listed there, and callers
-    could not feed it; from IR 4 on they could.
+    could not feed it; from IR 4 on they could: these are removed only if `overridable`.
     """
-    if program.ir_version >= _WEIGHTS_ARE_NO_INPUTS:
+    if program.ir_version < _WEIGHTS_ARE_NO_INPUTS:
+        program.ir_version = _COMMON_IR
+    elif not overridable:
         return
-    program.ir_version = _COMMON_IR
     block = program.main
     for v in [v for v in block.inputs if v.initializer is not None]:
         block.inputs.remove(v)

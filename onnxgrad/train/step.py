@@ -30,6 +30,7 @@ from onnxgrad.ir.protobufs import every_node, keep
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
+from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.train.export import digest
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
 from onnxgrad.train.losses import Place
@@ -100,6 +101,7 @@ def build_step(
     """
     program = load_own(model, in_place=True)
     original = digest(program)
+    hide_weight_inputs(program, overridable=True)  # the step itself feeds the weights
     untied, doubts, notes = untie(program, ties.untie)
     before: set[str] = set()
     if inputs_at:
