@@ -105,9 +105,8 @@ def _why(model: ModelOutcome) -> Text:
 def _in_short(model: ModelOutcome) -> Text | None:
     """Returns a line with the reason for the status of a model, or None if nothing changed."""
     summary = model.input_summary.removeprefix("the input changed: ")
-    why = summary if summary and model.ok else str(_why(model))
-    if why.startswith("requirement of "):  # of a recipe whose path may fill the line
-        why = why.partition(" not met: ")[2]
+    # the error names the recipe, whose path may fill the line
+    why = model.missed or (summary if summary and model.ok else str(_why(model)))
     text = f"{model.name}: {why}"
     short = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     return cell(short, "yellow" if model.ok else "red") if why else None

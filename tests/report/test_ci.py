@@ -137,6 +137,8 @@ def test_the_line_of_a_missed_requirement_has_no_path() -> None:
         outcome(f"{i}.onnx", "failed", f"requirement of {where} not met: {i} nodes, not <= 1")
         for i in range(2, 8)
     ]
+    for i, model in enumerate(models, 2):
+        model.missed = f"{i} nodes, not <= 1"
     report = CiReport(where, tuple(models), "onnxgrad.lock.json", seconds=3.0)
     lines = [str(part) for part in ci_parts(report)]
     assert [f"{i}.onnx: {i} nodes, not <= 1" for i in range(2, 8)] == [

@@ -43,9 +43,10 @@ class ModelOutcome(Plain):
     `given`, `result`: its facts before and after. `output`: where the result was written, if it
     was; `recorded`: where its samples were. `removed`: the path of an older result that was removed
     because the new one was refused.
-    `error`: one line, why the work ended early or which requirement is missed. `input`: the content
-    of the input model, `input_summary` and `input_changes`: what changed there since the lock.
-    `changes`: what changed in the result. `done`: the outcome
+    `error`: one line, why the work ended early or which requirement is missed; `missed`: why
+    requirements are missed, without the recipe's name. `input`: the content of the input model;
+    `input_summary` and `input_changes`: what changed there since the lock. `changes`: what changed
+    in the result. `done`: the outcome
     of rewriting and its proof, without the program. `unchanged`: not run, because the lock accepted
     it; `accepted`: its new entry in the lock.
     """
@@ -60,6 +61,7 @@ class ModelOutcome(Plain):
     status: Status = "passed"
     exit_code: int = 0
     error: str = ""
+    missed: str = ""
     digest: str = ""
     output: str | None = None
     recorded: str | None = None

@@ -260,8 +260,8 @@ def _compare_input(job: Job, outcome: ModelOutcome, program: Program) -> None:
 
 
 def _missed(job: Job, outcome: ModelOutcome) -> str:
-    missed = "; ".join(held.why for held in outcome.requirements if not held.held)
-    return f"requirement of {job.where} not met: {missed}" if missed else ""
+    outcome.missed = "; ".join(held.why for held in outcome.requirements if not held.held)
+    return f"requirement of {job.where} not met: {outcome.missed}" if outcome.missed else ""
 
 
 # a latency misses its bound only if it does so in each of these
