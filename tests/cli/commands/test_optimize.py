@@ -142,7 +142,7 @@ def test_given_inputs_and_sizes(run: Run, branches: Path, tmp_path: Path) -> Non
         run("optimize", branches, "--dry-run", "--input", f"x={values}", "--json", report).code == 0
     )
     assert json.loads(report.read_text())["models"][0]["proof"]["cases"] == [
-        {"dims": {"N": 5}, "seed": None, "edges": False, "how": ""}
+        {"dims": {"N": 5}, "seed": None, "edges": False, "how": "", "place": ""}
     ]
     assert (
         run("optimize", branches, "--dry-run", "--dim", "N=7", "--seed", 3, "--json", report).code
@@ -150,7 +150,7 @@ def test_given_inputs_and_sizes(run: Run, branches: Path, tmp_path: Path) -> Non
     )
     cases = json.loads(report.read_text())["models"][0]["proof"]["cases"]
     assert cases == [
-        {"dims": {"N": 7}, "seed": 3, "edges": edges, "how": how}
+        {"dims": {"N": 7}, "seed": 3, "edges": edges, "how": how, "place": ""}
         for edges, how in (
             (False, ""),
             (True, ""),
