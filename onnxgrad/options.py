@@ -65,13 +65,14 @@ _ENDLESS = 2**63 - 1  # the largest integer of ONNX is no limit that matters to 
 @dataclass(frozen=True)
 class Range:
     """The least and the largest allowed value of a number; with `above`, the least is excluded.
-    `words` describe the range in messages.
+    `words` describe the range in messages, `unit` that of the number.
     """
 
     low: float = -math.inf
     high: float = math.inf
     above: bool = False
     words: str = ""
+    unit: str = ""
 
     def __str__(self) -> str:
         least = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
@@ -158,7 +159,7 @@ def checked(kind: Any, value: Any, where: str) -> Any:
     """Returns `value` in the type `kind`. Raises InputError if it has another type."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _within(checked(args[0], value, where), args[1:], where)
+        return _within(args, value, where)
     if origin in (Union, types.UnionType):
         return _one_of(args, value, where)
     if origin is Literal:
@@ -291,7 +292,12 @@ def _plain(kind: Any, value: Any, where: str) -> Any:
     raise _wrong(where, _CALLED[kind], value)
 
 
-def _within(value: Any, bounds: Iterable[Any], where: str) -> Any:
+def _within(args: Sequence[Any], value: Any, where: str) -> Any:
+    kind, *bounds = args
+    unit = next((mark.unit for mark in bounds if isinstance(mark, Range)), "")
+    if unit and not isinstance(value, Real):
+        raise _wrong(where, f"a number of {unit}", value)
+    value = checked(kind, value, where)
     for bound in bounds:
         value = bound.check(value, where) if hasattr(bound, "check") else value
     return value

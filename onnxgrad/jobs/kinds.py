@@ -250,7 +250,7 @@ NamesOrAxes: TypeAlias = Annotated[
     str | Sequence[str] | Mapping[str, Annotated[int, Range(0, 63)] | None], _Axes()
 ]
 Providers: TypeAlias = Annotated[str, _Read(lambda names: ",".join(providers_of(names)))]
-Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True)]
+Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True, unit="seconds")]
 Memory: TypeAlias = Annotated[int | str, _Read(read_size)]
 Sizes: TypeAlias = Annotated[Mapping[str, Annotated[int, Range(0)]], _Sizes()]
 Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=linear")]

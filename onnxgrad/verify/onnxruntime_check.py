@@ -226,7 +226,8 @@ def _hold_more(
             feeds = demands.names.feeds(trial.feeds)
             got = demands.names.results(session.run(feeds, optional=True))
         except RunFailed as error:
-            found.not_at_zero.update(dict.fromkeys(symbols, error.reason))
+            why = f"runs in the original, and not in {demands.of}: {error.reason}"
+            found.not_at_zero.update(dict.fromkeys(symbols, why))
             continue
         own = in_onnxruntime(trial.expected, trial.noise, demands.dtypes)
         differences = trial.judge(trial.expected, got, demands.allows(own), {})

@@ -207,6 +207,7 @@ def _compared(
     _check_outputs(request, outputs)
     names = interface_names(original.proto, request.map) if request.layers else request.map
     demands, seen = correspondence(original.proto, candidate.proto, names, request.bounds)
+    demands = replace(demands, of=request.candidate)
 
     # a pass that fixes a size is wrong at every other
     fixed = request.dims if request.weights == "auto" else None

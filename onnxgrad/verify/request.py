@@ -220,6 +220,11 @@ class Request:
             return self.settings
         return replace(self.settings, runtime=self.runtime, early=None)
 
+    @property
+    def candidate(self) -> str:
+        """The model that is compared with the original, for messages."""
+        return "the second model" if self.runtime is None else "the model in the other runtime"
+
     def beside(self, runtime: Runtime) -> Request:
         """Returns the request for the same model in this and in another runtime. The float64
         reference only calibrates.

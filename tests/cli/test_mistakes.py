@@ -34,7 +34,7 @@ MISTAKES: dict[str, str] = {
     "optimize m.onnx -o o.onnx --preset defualt": "did you mean 'default'",
     "optimize m.onnx -o o.onnx --passes fold_constant": "did you mean 'fold-constant'?",
     "optimize m.onnx -o o.onnx --without nothing": "`onnxgrad passes` lists them",
-    "optimize m.onnx -o o.onnx --timeout 1m": "--timeout must be a number, not '1m'",
+    "optimize m.onnx -o o.onnx --timeout 1m": "--timeout must be a number of seconds, not '1m'",
     "optimize m.onnx -o o.onnx --max-memory lots": "such as 4GB",
     "optimize m.onnx -o o.onnx --seed one": "--seed must be a whole number",
     "optimize m.onnx -o o.onnx --dim N": "such as --dim batch=4",

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto
+from onnx.helper import get_attribute_value
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import read_proto
@@ -32,6 +33,7 @@ from onnxgrad.wording import counted, first_of
 
 _MOST_ELEMENTS = 1 << 26  # of weights that are compared element by element
 _DIGEST = 6
+_SHORT = 80  # characters of attributes that the lock has with their values
 _TENSORS = (AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR)
 _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _VALUES = ("value_float", "value_floats", "value_int", "value_ints")
@@ -51,7 +53,8 @@ class Change(Plain):
 @dataclass(frozen=True)
 class Input:
     """`producer`: name and version. `graph`: the digest of the connections between nodes.
-    `operators`: how often each operator occurs, with a digest of its attributes. `weights` by name.
+    `operators`: how often each operator occurs, with a digest of its attributes, and their values
+    if these are short. `weights` by name.
     `infinite`: outputs with NaN or infinite values on the inputs of the proof. `inputs`, `outputs`:
     their types.
     """
@@ -87,7 +90,7 @@ def input_of(model: ModelProto, folder: Path | None, facts: Facts | None = None)
     """Returns the record of a model with these facts. Raises InputError if external data cannot be
     read.
     """
-    attributes: dict[str, list[bytes]] = {}
+    attributes: dict[str, list[Sequence[AttributeProto]]] = {}
     for node in model_nodes(model):
         attributes.setdefault(operator(node), []).append(_attributes(node))
     weights = weights_of(model, folder)
@@ -95,24 +98,46 @@ def input_of(model: ModelProto, folder: Path | None, facts: Facts | None = None)
         " ".join(filter(None, (model.producer_name, model.producer_version))),
         {o.domain or "ai.onnx": o.version for o in model.opset_import},
         _connections(model),
-        {name: f"{len(own)} {_digest(*sorted(own))}" for name, own in attributes.items()},
+        {name: _line(found) for name, found in attributes.items()},
         {name: Weight.of(line) for name, line in lines_of(weights).items()},
         inputs={} if facts is None else facts.inputs,
         outputs={} if facts is None else facts.outputs,
     )
 
 
-def _attributes(node: NodeProto) -> bytes:
-    """Returns the attributes of a node without weights and nested graphs."""
+def _attributes(node: NodeProto) -> Sequence[AttributeProto]:
+    """Returns the attributes of a node by name, without weights and nested graphs."""
     others = (
         a
         for a in node.attribute
         if a.type not in (*_TENSORS, *_GRAPHS)
         and not (node.op_type == "Constant" and a.name in _VALUES)
     )
-    return b"".join(
-        a.SerializeToString(deterministic=True) for a in sorted(others, key=lambda a: a.name)
-    )
+    return sorted(others, key=lambda a: a.name)
+
+
+def _line(nodes: Sequence[Sequence[AttributeProto]]) -> str:
+    """Returns the number of nodes, a digest of their attributes, and the different values if these
+    are short.
+    """
+    bits = sorted(b"".join(a.SerializeToString(deterministic=True) for a in n) for n in nodes)
+    texts = [", ".join(f"{a.name}={_plain(get_attribute_value(a))}" for a in n) for n in nodes]
+    values = " | ".join(sorted({text for text in texts if text}))
+    more = f" {values}" if 0 < len(values) <= _SHORT else ""
+    return f"{len(nodes)} {_digest(*bits)}{more}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bytes):
+        return repr(value.decode(errors="replace"))
+    if isinstance(value, list):
+        return f"[{', '.join(map(_plain, value))}]"
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _without_values(operators: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns the number and the digest of each operator; older locks have no more."""
+    return {name: line.split(" ", 2)[:2] for name, line in operators.items()}
 
 
 def _connections(model: ModelProto) -> str:
@@ -156,7 +181,9 @@ def changed(
     """
     if before is None:
         return Changed(_NO_RECORD)
-    same_graph = before.graph == after.graph and before.operators == after.operators
+    same_graph = before.graph == after.graph and _without_values(
+        before.operators
+    ) == _without_values(after.operators)
     pairs, gone, new = _paired(before.weights, after.weights)
     moved = [_Moved(*pair) for pair in pairs if pair[1].digest != pair[2].digest]
     moved.sort(key=lambda m: -m.size)
@@ -333,13 +360,19 @@ def _text(weight: Weight, other: Weight, since: Weight | None = None) -> str:
 def _described(before: Input, after: Input) -> Iterator[Change]:
     """Yields the changes of the interface, nodes, opsets and producer."""
     yield from _interface(before, after)
-    counts = [{n: int(v.split(" ")[0]) for n, v in i.operators.items()} for i in (before, after)]
+    marks = [_without_values(i.operators) for i in (before, after)]
+    counts = [{name: int(mark[0]) for name, mark in found.items()} for found in marks]
     for name in sorted({*before.operators, *after.operators}):
         old, new = (found.get(name) for found in counts)
         if old != new:
             yield Change(f"nodes.{name}", old, new)
-        elif before.operators[name] != after.operators[name]:
-            yield Change(f"nodes.{name}", "as locked", "other attributes")
+        elif marks[0][name] != marks[1][name]:
+            lines = (i.operators[name].split(" ", 2)[2:] for i in (before, after))
+            was, now = ("".join(line) for line in lines)
+            told = was != now
+            yield Change(
+                f"nodes.{name}", (told and was) or "as locked", (told and now) or "other attributes"
+            )
     if counts[0] == counts[1] and before.graph != after.graph:
         yield Change("nodes", "as locked", "other connections")
     for domain in {**before.opset, **after.opset}:

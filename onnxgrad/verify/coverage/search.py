@@ -366,9 +366,7 @@ class Search(Cases):
             zero = any(t.case.dims[symbol] == 0 for t in self.at_zero)
             refused = dict(self._not_at.get(symbol, {}))
             if symbol in zero_refused:
-                refused[0] = (
-                    f"runs in the original, and not in the second model: {zero_refused[symbol]}"
-                )
+                refused[0] = zero_refused[symbol]
             elif zero:
                 ran.add(0)
             yield Sizes(symbol, tuple(sorted(ran)), refused, self._not_empty.get(symbol, ""))

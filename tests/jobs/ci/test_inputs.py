@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,11 @@ def opset(version: int) -> ModelProto:
         (model(threshold=[0.7]), "threshold 0.3 → 0.7", ""),
         (model(WEIGHT.astype(np.float16).astype(np.float32)), "1 of 1 weight (fc_weight)", ""),
         (model(-WEIGHT), "1 of 1 weight (fc_weight)", ""),
-        (node("ThresholdedRelu", lambda n: setattr(n.attribute[0], "f", 0.2)), "nodes", ""),
+        (
+            node("ThresholdedRelu", lambda n: setattr(n.attribute[0], "f", 0.2)),
+            "nodes (ThresholdedRelu)",
+            "",
+        ),
         (node("Constant", lambda n: setattr(n.attribute[0], "f", 0.0)), "half 0.5 → 0.0", "half"),
         (node("MatMul", swapped), "nodes", ""),
         (node("ThresholdedRelu", lambda n: n.ClearField("attribute")), "nodes", ""),
@@ -118,6 +123,17 @@ def test_changes_are_shown_with_norms_and_values() -> None:
     before, after = shown["weights.fc_weight"]
     norm = np.linalg.norm(WEIGHT)
     assert before == f"norm {norm:.4g}" and after == f"norm {2 * norm:.4g} (+100 %)"
+    relu = node("ThresholdedRelu", lambda n: setattr(n.attribute[0], "f", 0.2))
+    (attribute,) = seen(relu).changes
+    assert (attribute.before, attribute.after) == ("alpha=0.1", "alpha=0.2")
+    older = input_of(model(), None)  # an older lock has no values
+    bare = {name: " ".join(line.split(" ")[:2]) for name, line in older.operators.items()}
+    (attribute,) = changed(
+        replace(older, operators=bare), input_of(relu, None), (relu, None), ""
+    ).changes
+    assert (attribute.before, attribute.after) == ("as locked", "alpha=0.2")
+    same = changed(replace(older, operators=bare), older, (model(), None), "")
+    assert same.changes == ()
     other = seen(node("ThresholdedRelu", lambda n: setattr(n, "op_type", "Relu"))).changes
     assert [(c.what, c.before, c.after) for c in other] == [
         ("nodes.Relu", None, 1),

@@ -136,6 +136,26 @@ def test_a_model_that_does_not_load_there(tmp_path: Path) -> None:
     assert found.verdict == "different" and "Unsupported model IR" in found.summary
 
 
+def test_a_size_of_zero_that_does_not_run_there(tmp_path: Path) -> None:
+    """There is no second model to speak of."""
+    picky = """
+import onnxruntime
+class Session(onnxruntime.InferenceSession):
+    def run_with_ort_values(self, names, feeds, *rest):
+        if any(0 in v.shape() for v in feeds.values()):
+            raise ValueError("empty")
+        return super().run_with_ort_values(names, feeds, *rest)
+    def run(self, names, feeds, *rest):
+        if any(0 in v.shape for v in feeds.values()):
+            raise ValueError("empty")
+        return super().run(names, feeds, *rest)
+onnxruntime.InferenceSession = Session
+"""
+    report = onnxgrad.verify(parse(TEXT), against=interpreter(tmp_path, picky))
+    (said,) = report.coverage.warnings
+    assert said.startswith("N=0 runs in the original, and not in the model in the other runtime")
+
+
 def test_limits_hold_there(tmp_path: Path) -> None:
     slow = (
         "import onnxruntime, time\n"
