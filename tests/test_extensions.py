@@ -143,10 +143,11 @@ def test_a_command_is_found_by_its_name(site: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["simplify-cubes", "cubes-of-sums"])
-def test_a_pass_or_a_law_is_found_by_its_name(site: Path, name: str) -> None:
+def test_a_pass_or_a_law_is_found_by_its_name(site: Path, run: Run, name: str) -> None:
     model = parse("g (float[3] x) => (float[3] y) { y = Mul (x, x) }")
     done = onnxgrad.optimize(model, passes=name, report=True)
     assert [(r.pass_name, r.rule) for r in done.rewrites] == [(name, "product_of_itself")]
+    assert "x * x = x ** 2" in run("passes", name).out
 
 
 def test_rules_of_another_package_are_read_by_its_plugin(site: Path) -> None:

@@ -14,12 +14,15 @@ from onnxgrad.errors import InputError
 from onnxgrad.options import described, kinds_of
 from onnxgrad.passes.base import Pass, all_passes
 from onnxgrad.passes.presets import DESCRIBED, Preset
+from onnxgrad.passes.user_laws import pass_of
 from onnxgrad.report.parts import Part, cell, line, table
 from onnxgrad.wording import did_you_mean
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Returns 0. Raises InputError for an unknown name."""
+    for name in args.name:
+        pass_of(name)  # plug-ins of installed packages are imported by name
     known = all_passes()
     names = args.name or [*known, *DESCRIBED]
     for name in names:
