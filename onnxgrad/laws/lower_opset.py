@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from onnx.defs import OpSchema
@@ -15,7 +16,7 @@ from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import least
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
-from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.ir.types import Array, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import fixed_value
 from onnxgrad.laws.raise_opset import CAPS_A_MASK, Refused, caps_a_mask, refuse_if
@@ -25,12 +26,13 @@ def lower(b: Binding, old: int, new: int) -> None:
     """Converts `b`, which has the form of opset `new`, to the form of opset `old`. Its block has
     the old opset already. Raises Refused if there is no such form.
     """
-    schema = attributes.schema(b.op, old, "")
+    schema = attributes.schema(_RENAMED.get((b.op, new), b.op), old, "")
     if schema is None:
         raise Refused(f"it is new at opset {new}")
     refuse_if(b.op in _ANOTHER_MEANING.get(new, ()), f"it means something else before opset {new}")
     if (own := _LOWERED.get((b.op, new))) is not None:
-        own(b, schema)
+        with emitting(b.block, sources=(b,), made_by="convert-opset"):
+            own(b, schema)
         return
     if new == _NEGATIVE_AXES:
         _axes_from_the_front(b)
@@ -65,9 +67,7 @@ def _axes_from_the_front(b: Binding) -> None:
 # operators whose form is valid before this version as well, but has another meaning there
 _ANOTHER_MEANING: dict[int, frozenset[str]] = {
     10: frozenset({"Dropout"}),
-    11: frozenset({"Resize"}),
     16: frozenset({"RoiAlign"}),
-    20: frozenset({"GridSample", "DFT"}),
     21: frozenset({"GroupNormalization"}),
 }
 
@@ -137,9 +137,7 @@ def _slice_of_sizes(b: Binding, schema: OpSchema) -> None:
     if bounds == [0, _LAST]:
         return
     old = b.out
-    with emitting(b.block, sources=(b,), made_by="convert-opset"):
-        whole = op.Shape(b.operand(0))
-        part = op.Slice(whole, bounds[:1], bounds[1:], [0])
+    part = op.Slice(op.Shape(b.operand(0)), bounds[:1], bounds[1:], [0])
     b.block.replace(old, part)
     b.block.remove(b)
     if not part.returned:
@@ -161,14 +159,86 @@ def _pads_of_all_axes(b: Binding, schema: OpSchema) -> None:
         for i, axis in enumerate(own):
             places[[axis, axis + rank]] = i, i + len(own)
         amounts = _known(pads)
-        with emitting(b.block, sources=(b,), made_by="convert-opset"):
-            if amounts is None:
-                wide = op.Gather(op.Concat(pads, [0], axis=0), places)
-            else:
-                wide = constant(np.append(amounts, 0).astype(np.int64)[places])
+        if amounts is None:
+            wide = op.Gather(op.Concat(pads, [0], axis=0), places)
+        else:
+            wide = constant(np.append(amounts, 0).astype(np.int64)[places])
         b.block.set_operands(b, [x, wide, b.operand(2)])
     _without_defaults(b, schema, 18)
 
+
+def _of_images(b: Binding, schema: OpSchema) -> None:
+    """The modes linear and cubic were called bilinear and bicubic, of images only."""
+    x, mode = b.operand(0), str(b.attrs.get("mode", "linear"))
+    refuse_if(x is None or x.rank != _RANK_OF_IMAGES, "its operand is not known to be of rank 4")
+    b.set_attribute("mode", {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode))
+
+
+_RANK_OF_IMAGES = 4
+
+
+def _along_a_known_axis(b: Binding, schema: OpSchema) -> None:
+    """The axis was an attribute, counted from the front."""
+    x, axis = b.operand(0), _known(b.operand(2))
+    refuse_if(
+        x is None or x.rank is None or (axis is None and b.operand(2) is not None),
+        "its 'axis' is known at run time only, or its rank is not known",
+    )
+    b.block.set_operands(b, [v for v in (x, b.operand(1)) if v is not None])
+    if x is not None and x.rank is not None:
+        b.set_attribute("axis", (-2 if axis is None else int(axis.item())) % x.rank)
+
+
+def _with_a_region(b: Binding, schema: OpSchema) -> None:
+    """The region and the scales were needed, empty where nothing reads them."""
+    empty = constant(np.zeros(0, np.float32))
+    b.block.set_operands(b, [b.operand(0), *(b.operand(i) or empty for i in (1, 2)), b.operand(3)])
+    _operands_as_attributes(b, schema)
+    _without_defaults(b, schema, 13)
+
+
+def _from_the_corner(b: Binding, schema: OpSchema) -> None:
+    """Resize<asymmetric>(x, , scales) = Resize(x, scales)
+
+    The nearest of two elements was the lower one if it enlarged, the upper one if it shrank.
+    """
+    given = {**attributes.schema_defaults(b.op, 11, ""), **b.attrs}
+    mode, coordinates, nearest = (
+        given[name] for name in ("mode", "coordinate_transformation_mode", "nearest_mode")
+    )
+    refuse_if(coordinates != "asymmetric", f"its 'coordinate_transformation_mode' is {coordinates}")
+    refuse_if(mode not in ("nearest", "linear"), f"its 'mode' is {mode}")
+    refuse_if(given["exclude_outside"], "its 'exclude_outside' is set")
+    scales = _scales(b)
+    if scales is None:
+        raise Refused("its 'scales' are not known")
+    fits = (scales >= 1).all() if nearest == "floor" else nearest == "ceil" and (scales <= 1).all()
+    refuse_if(mode == "nearest" and not fits, f"its 'nearest_mode' is {nearest}")
+    b.block.set_operands(b, [b.operand(0), constant(scales)])
+    for name in [n for n in b.attrs if n != "mode"]:
+        b.drop_attribute(name)
+
+
+def _scales(b: Binding) -> Any:
+    """The scales of a Resize, or whole ones that follow from the sizes before and after."""
+    scales = _known(b.operand(2))
+    if scales is None or scales.size:
+        return scales
+    before, after = (None if v is None else v.shape for v in (b.operand(0), b.out))
+    if not is_static(before) or not is_static(after) or 0 in before:
+        return None
+    whole = all(m % n == 0 for n, m in zip(before, after, strict=True))
+    return np.array(after, np.float32) / np.array(before, np.float32) if whole else None
+
+
+def _upsample(b: Binding, schema: OpSchema) -> None:
+    """Resize(x, scales) = Upsample(x, scales), where no scale is below 1"""
+    scales: Any = _known(b.operand(1))
+    refuse_if(scales is None or not (scales >= 1).all(), "its 'scales' are not known to be above 1")
+    b.rename_operator("Upsample")
+
+
+_RENAMED = {("Resize", 10): "Upsample"}
 
 # an end beyond every axis
 _LAST = 2**63 - 1
@@ -185,6 +255,11 @@ _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
     ("Mod", 28): _of_integers,
     ("BitShift", 28): _within_its_bits,
     ("Attention", 24): _without_caps,
+    ("GridSample", 20): _of_images,
+    ("DFT", 20): _along_a_known_axis,
+    ("Resize", 13): _with_a_region,
+    ("Resize", 11): _from_the_corner,
+    ("Resize", 10): _upsample,
 }
 
 
@@ -245,7 +320,7 @@ def _without_defaults(b: Binding, schema: OpSchema, new: int) -> None:
         if name in schema.attributes:
             continue
         if name == "num_outputs" and b.op == "Split":
-            _even_parts(b)
+            _listed_parts(b)
         elif value != defaults.get(name):
             raise Refused(f"its '{name}' came with opset {new}")
         b.drop_attribute(name)
@@ -258,9 +333,16 @@ def _without_defaults(b: Binding, schema: OpSchema, new: int) -> None:
             b.set_attribute(name, defaults[name])
 
 
-def _even_parts(b: Binding) -> None:
-    """Raises Refused unless the parts are known to be of one size, as the old version requires."""
-    sizes = {
-        None if v is None or v.shape is None else v.shape[int(b.attr("axis"))] for v in b.outputs
-    }
-    refuse_if(len(sizes) != 1 or None in sizes, "its parts are not known to be of one size")
+def _listed_parts(b: Binding) -> None:
+    """Lists the sizes of the parts if they differ. Raises Refused if they are not known."""
+    axis = int(b.attr("axis"))
+    parts = [None if v is None or v.shape is None else v.shape[axis] for v in b.outputs]
+    if len(set(parts)) == 1 and None not in parts:
+        return
+    refuse_if(
+        not all(isinstance(n, int) for n in parts),
+        "the sizes of its parts are not known, nor equal",
+    )
+    with emitting(b.block, sources=(b,), made_by="convert-opset"):
+        listed = constant(np.array(parts, np.int64))
+    b.block.set_operands(b, [b.operand(0), listed])
