@@ -14,7 +14,7 @@ from onnxgrad.ir import attributes
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.operator_index import bindings_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import SequenceType, TensorType, Type
+from onnxgrad.ir.types import OptionalType, SequenceType, TensorType, Type
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import roots
 from onnxgrad.passes.rule_passes import raise_composites
@@ -73,9 +73,10 @@ def type_name(type_: Type | None) -> str:
     """The name of a type in schemas; "" if the type is unknown."""
     if isinstance(type_, TensorType):
         return _DTYPES.get(type_.dtype, "") if type_.dtype else ""
-    if isinstance(type_, SequenceType):
+    if isinstance(type_, (SequenceType, OptionalType)):
         inner = type_name(type_.elem)
-        return f"seq({inner})" if inner else ""
+        kind = "seq" if isinstance(type_, SequenceType) else "optional"
+        return f"{kind}({inner})" if inner else ""
     return ""
 
 

@@ -19,6 +19,8 @@ from onnxgrad.laws.raise_opset import ADAPTERS
 from onnxgrad.passes.convert_opset import NEWEST, OLDEST, convert, form_changes, since
 from onnxgrad.verify import verify
 from onnxgrad.verify.running.session import run
+from tests import suite_table
+from tests.backend_suite import clamp_ir
 from tests.helpers import onnxruntime_version
 from tests.rewriting import model_of
 
@@ -227,6 +229,28 @@ def test_lowered(opset: int, to: int, text: str) -> None:
     after = converted(before, to)
     prove(before, after)
     prove(before, converted(after, opset))
+
+
+@pytest.mark.slow
+def test_the_backend_suite_to_opset_13_and_back() -> None:
+    """What is not refused computes the same in both forms."""
+    compared, failed = 0, []
+    with suite_table.any_opset():
+        for c in suite_table.right_clamped():
+            program = load(clamp_ir(c.model))
+            opset = program.opset
+            if not 13 < opset <= NEWEST:
+                continue
+            try:
+                convert(program, 13)
+            except InputError:
+                continue
+            for to in (13, opset):
+                convert(program, to)
+                compared += 1
+                if not suite_table.is_right(c, to_proto(program)):
+                    failed.append(f"{c.name} at {to}")
+    assert not failed and compared > 1900
 
 
 @pytest.mark.parametrize(
