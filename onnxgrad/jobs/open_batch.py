@@ -232,7 +232,7 @@ def _at_sizes(
     report = Report.merge(reports, at, "at")
     others = list(other_sizes(opened))
     report = at_other_sizes(
-        report, made, opened.sizes, others, dims=options.dims, seed=options.seed,
+        report, made, others, dims=options.dims, seed=options.seed,
         provider=providers_of(options.provider)[0],
     )  # fmt: skip
     if rows is None or not report.ok:

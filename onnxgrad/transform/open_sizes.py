@@ -31,13 +31,15 @@ class OpenedSizes:
     """A program with dynamic dimensions.
 
     `sizes`: the sizes in the file. `steps`: the numbers of which new sizes must be multiples.
-    `most`: the largest possible sizes. `numbers`: numbers of the file that now depend on the sizes.
+    `most`, `least`: the largest and smallest possible sizes, if bounded. `numbers`: numbers of the
+    file that now depend on the sizes.
     """
 
     program: Program
     sizes: Mapping[str, int]
     steps: Mapping[str, int]
     most: Mapping[str, int]
+    least: Mapping[str, int]
     numbers: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -80,10 +82,15 @@ def open_dimensions(
 
         _one_reading(opened, found.readings, other_reading(found.readings, goes))
     most, remarks = _most(found)
-    text = {n: _limits(n, steps[n], most) for n in values}
-    notes = [*(f"{t}: {_cause(found, n)}" for n, t in text.items() if t), *found.remarks, *remarks]
+    least, narrow = _least(found, values, steps)
+    text = {n: _limits(n, steps[n], least, most) for n in values}
+    notes = [
+        *(f"{t}: {_cause(found, n, narrow)}" for n, t in text.items() if t),
+        *found.remarks,
+        *remarks,
+    ]
     final = _final(opened, {n: [v for v, _, _ in p] for n, p in places.items()}, text)
-    return OpenedSizes(final, values, steps, most, tuple(found.numbers), tuple(notes))
+    return OpenedSizes(final, values, steps, most, least, tuple(found.numbers), tuple(notes))
 
 
 def _made(b: Binding) -> object:
@@ -232,17 +239,40 @@ def _most(found: Followed) -> tuple[dict[str, int], list[str]]:
     return most, remarks
 
 
-def _limits(name: str, step: int, most: Mapping[str, int]) -> str:
+def _least(
+    found: Followed, values: Mapping[str, int], steps: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Returns the smallest sizes at which every window has room, and the nodes that need them. Each
+    size is bounded while the others have their values in the file.
+    """
+    least, why = dict[str, int](), dict[str, str]()
+    for name, size in values.items():
+        about = [need for need in found.least if name in algebra.symbols(need[0])]
+        first, enough, narrow = 0, size // steps[name], ""
+        while first + 1 < enough:  # more room at every larger size
+            middle = (first + enough) // 2
+            at = {name: middle * steps[name]}
+            short = [n for d, room, n in about if (found.expressions.at(d, at) or 0) < room]
+            first, enough = (middle, enough) if short else (first, middle)
+            narrow = short[0] if short else narrow
+        if enough > 1 and narrow:
+            least[name], why[name] = enough * steps[name], narrow
+    return least, why
+
+
+def _limits(name: str, step: int, least: Mapping[str, int], most: Mapping[str, int]) -> str:
     limits = [f"a multiple of {step}"] if step > 1 else []
+    limits += [f"at least {least[name]}"] if name in least else []
     limits += [f"at most {most[name]}"] if name in most else []
     return f"{name} is {' and '.join(limits)}" if limits else ""
 
 
-def _cause(found: Followed, name: str) -> str:
+def _cause(found: Followed, name: str, narrow: Mapping[str, str]) -> str:
     """Returns the nodes and tables that limit a size."""
     nodes = dict.fromkeys(c.node for c in found.conditions if name in _symbols(c))
     tables = dict.fromkeys(why for size, _, why in found.most if size == name)
-    return first_of([*nodes, *tables], 3)
+    windows = {narrow[name]: None} if name in narrow else {}
+    return first_of([*{**nodes, **windows, **tables}], 3)
 
 
 def _final(program: Program, inputs: Mapping[str, list[str]], text: Mapping[str, str]) -> Program:
@@ -270,7 +300,7 @@ def other_sizes(opened: OpenedSizes) -> Iterator[dict[str, int]]:
         step, most = opened.steps[name], opened.most.get(name, 1 << 31)
         more = size + step * max(1, (3 + i) * size // (8 * step))
         larger[name] = more if more <= most else most // step * step
-        smaller[name] = max(size // (2 * step) * step, step)
+        smaller[name] = max(size // (2 * step) * step, step, opened.least.get(name, 0))
     yield larger
     if len(larger) > 1:
         yield {**larger, **{n: opened.sizes[n] for n in [*larger][1:]}}

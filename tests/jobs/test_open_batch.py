@@ -166,6 +166,17 @@ def test_a_reference_decides_up_to_its_size(
     assert main([*bare, "--reference", str(tmp_path / "8.onnx")]) == 1 and not out.exists()
 
 
+def test_a_size_at_which_it_does_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A smaller size is one that was opened, too."""
+    model, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    text = """g (float[1,7] x) => (float[1] y) <int64 two = {2}, int64 one = {1}> { i = Add (two, one)  y = Gather <axis = 1> (x, i) }"""
+    onnx.save(parse(text), model)
+    assert main(["open-batch", str(model), "-o", str(out), "--open", "n=x.1"]) == 1
+    assert "it does not run at n=3" in capsys.readouterr().out and not out.exists()
+
+
 def test_the_batch_and_another_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows of one run are those of the file, and of the opened model at another size."""
     model, out, report = (tmp_path / f"{n}.onnx" for n in ("m", "o", "j"))

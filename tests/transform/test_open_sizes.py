@@ -334,7 +334,30 @@ def test_a_window_that_covers_all_is_said() -> None:
         "g (float[1,1,4,4] x) => (float[1,1,1,1] y) { y = AveragePool <kernel_shape = [4,4]> (x) }"
     )
     done: OpenedSizes = open_dimensions(load_own(parse(text)), {"n": ["x.2"]})
-    assert "its window covers the whole axis" in done.notes[0]
+    assert done.notes[0] == "n is at least 4: AveragePool 'y'" and done.least == {"n": 4}
+    assert "its window covers the whole axis" in done.notes[1]
+
+
+def test_a_window_needs_room_behind_strides() -> None:
+    """The second window needs two results of the first."""
+    text = """g (float[1,1,40] x) => (float[1,1,N] y) <float[1,1,4] k = {1,2,3,4}, float[1,1,2] l = {1,2}> {
+      a = Conv <strides = [3], pads = [1, 0]> (x, k)  y = Conv <dilations = [2]> (a, l) }"""
+    done = open_dimensions(load_own(parse(text)), {"n": ["x.2"]})
+    assert done.least == {"n": 9} and done.notes == ("n is at least 9: Conv 'y'",)
+    assert [s["n"] for s in other_sizes(done)] == [55, 20]
+    assert np.shape(run(to_proto(done.program), {"x": np.ones((1, 1, 9), np.float32)})["y"]) == (
+        1,
+        1,
+        1,
+    )
+    indices = """g (float[1,9] x) => (float[1] y, float[1,N] z, float[1,6] v, int64[1,6] i) <int64 i3 = {3}, int64[4] p = {0, 7, 0, 1}, int64[1] k = {6}> {
+      y = Gather <axis = 1> (x, i3)  z = Pad <mode = "reflect"> (x, p)  v, i = TopK (x, k) }"""
+    others = {"k = {6}": 8, "p = {0, 7, 0, 1}": 6, "": 8}
+    for part, least in others.items():
+        plain = indices.replace(part, part.replace("7", "2").replace("6", "2")) if part else indices
+        assert open_dimensions(load_own(parse(plain)), {"n": ["x.1"]}).least == {"n": least}
+    small = open_dimensions(load_own(parse(text.replace("40", "12"))), {"n": ["x.2"]})
+    assert [s["n"] for s in other_sizes(small)] == [16, 9]
 
 
 @pytest.mark.slow

@@ -87,6 +87,7 @@ def _sized(args: argparse.Namespace, out: Output, found: SizedModel) -> int:
             "output": args.output,
             "sizes": dict(opened.sizes),
             "multiples_of": dict(opened.steps),
+            "at_least": dict(opened.least),
             "at_most": dict(opened.most),
             "numbers": list(opened.numbers),
             **({} if found.rows is None else {"batch": _rows_of(found.rows)}),

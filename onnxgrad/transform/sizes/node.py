@@ -52,6 +52,7 @@ class Node:
     named: bool = False  # whether the user named the node in `follow`
     every: bool = False  # whether the user named all nodes
     conditions: list[tuple[Size, Size]] = field(default_factory=list)
+    least: list[tuple[Size, int]] = field(default_factory=list)  # sizes and what they need
 
     def shape(self, k: int = 0) -> Shape:
         """Returns the shape of operand `k`. Raises Refused if it is not known."""

@@ -133,16 +133,20 @@ def gather(node: Node) -> Shape | None:
                 node.numbers[f"constant '{indices.name}' {indices.type} {how}"] = None
                 node.read(1, made)
             return None
-    _index(node, array, number)
+    _index(node, array, size)
     return None
 
 
-def _index(node: Node, array: Array, number: int) -> None:
-    """Raises Refused if an index may have meant a position counted from the end."""
+def _index(node: Node, array: Array, size: Size) -> None:
+    """Raises Refused if an index may have meant a position counted from the end. The size must have
+    room for all indices.
+    """
+    number = node.number(size)
     if number == 1 and array.size and not node.choose({"index 0": True, "index -1": False}):
         raise Refused("its index 0 of 1 may be the first or the last")
     for index in np.unique(array).tolist():
         _counts_from_the_start(int(index), number, "index")
+        node.least.append((size, int(index) + 1 if index >= 0 else -int(index)))
 
 
 def elements(node: Node) -> Shape | None:
@@ -150,7 +154,7 @@ def elements(node: Node) -> Shape | None:
     given, indices = node.shape(), node.binding.operand(1)
     size = given[int(node.binding.attr("axis", 0)) % max(len(given), 1)]
     if indices is not None and indices.const is not None and node.at.is_open(size):
-        _index(node, indices.const, node.number(size))
+        _index(node, indices.const, size)
     return None
 
 
@@ -167,7 +171,7 @@ def gather_nd(node: Node) -> Shape | None:
             number, column = node.number(size), array[..., i]
             axes = [a for a, count in enumerate(column.shape) if count == number]
             if not axes:
-                _index(node, column, number)
+                _index(node, column, size)
             if axes and (len(axes) > 1 or wanted.setdefault(axes[0], size) != size):
                 raise Refused(f"its indices into an axis of size {size} are fixed")
     parts = [constant(array[..., i : i + 1], indices.dtype) for i in range(array.shape[-1])]
@@ -249,7 +253,7 @@ def fixed_targets(node: Node) -> list[tuple[Size, Size]]:
 
 
 def top_k(node: Node) -> Shape | None:
-    """A `k` that equals the size of an open axis may or may not follow it."""
+    """A `k` that equals the size of an open axis may or may not follow it; another is its least."""
     b, given = node.binding, node.shape()
     size = given[int(b.attr("axis", -1)) % len(given)]
     count = (node.elements(1, "k") or [0])[0]
@@ -257,19 +261,41 @@ def top_k(node: Node) -> Shape | None:
         raise Refused(
             f"its k of {count} may mean all of {node.at.plain(size)}, or {count} at any size"
         )
+    if node.at.is_open(size) and isinstance(count, int):
+        node.least.append((size, count))
+    return None
+
+
+def pad(node: Node) -> Shape | None:
+    """Reflected positions must be there: the size is larger than the pads of its axis."""
+    if node.binding.attr("mode", "constant") not in ("reflect", b"reflect"):
+        return None
+    given, pads = node.shape(), node.elements(1, "pads") or []
+    axes = node.elements(3) or list(range(len(given)))
+    for i, axis in enumerate(axes):
+        size = given[int(axis) % len(given)]
+        numbers = [p for p in (pads[i], pads[i + len(axes)]) if isinstance(p, int)]
+        if node.at.is_open(size):
+            node.least.append((size, max([0, *numbers]) + 1))
     return None
 
 
 def windows(node: Node) -> Shape | None:
-    """A window that covers a whole open axis in the file slides at other sizes. Channels of a
-    convolution cannot be open.
+    """A window that covers a whole open axis in the file slides at other sizes, which must have
+    room for one. Channels of a convolution cannot be open.
     """
     given, weight = node.shape(), node.binding.operand(1)
     of_weight = [d for d in ((weight and weight.shape) or ())[2:] if isinstance(d, int)]
     kernel: Sequence[int] = node.binding.attr("kernel_shape") or of_weight
     if node.at.is_open(given[1]) and "Conv" in node.binding.op:
         raise Fixed("its channels are fixed")
-    for size, width in zip(given[2:], kernel):
+    n = len(kernel)
+    pads, dilations = node.binding.attr("pads") or [0] * 2 * n, node.binding.attr("dilations")
+    padded = node.binding.attr("auto_pad", "NOTSET") not in ("NOTSET", b"NOTSET", "VALID", b"VALID")
+    for i, (size, width) in enumerate(zip(given[2:], kernel)):
+        room = (dilations or [1] * n)[i] * (width - 1) + 1 - pads[i] - pads[n + i]
+        if node.at.is_open(size) and "Transpose" not in node.binding.op and not padded:
+            node.least.append((size, room))
         if node.at.is_open(size) and node.number(size) == width:
             name = node.binding.node.name or node.binding.out.name
             node.remarks[
@@ -337,6 +363,7 @@ TARGETS: dict[str, _Rule] = {
     "Squeeze": squeeze,
     "Resize": resize,
     "TopK": top_k,
+    "Pad": pad,
     "SpaceToDepth": space_to_depth,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent),
     **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), windows),

@@ -62,13 +62,14 @@ class Condition:
 
 @dataclass
 class Followed:
-    """The numbers that follow open sizes, the conditions on the sizes, and their upper bounds."""
+    """The numbers that follow open sizes, the conditions on the sizes, and their bounds."""
 
     expressions: Expressions
     conditions: dict[Condition, None] = field(default_factory=dict)
     numbers: dict[str, None] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
     most: dict[tuple[Size, int, str], None] = field(default_factory=dict)
+    least: dict[tuple[Size, int, str], None] = field(default_factory=dict)
     readings: Readings = field(default_factory=Readings)
     extensions: Extensions = field(default_factory=Extensions)
 
@@ -191,6 +192,8 @@ class _Walk:
         shape = None if rule is None else rule(node)
         for left, right in node.conditions:
             self._condition(left, right, b)
+        for size, number in node.least:
+            self.found.least[self.at.plain(size) or size, number, name_of(b)] = None
         types = [shape] if shape is not None and len(b.outputs) == 1 else ()
         self._type(b, self._types(b), types)
         return self._as_large(b)
