@@ -15,6 +15,7 @@ from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, Text, cell, number, seconds_text, table
 from onnxgrad.results import Plain
 from onnxgrad.train.engines.session import sizes_of
+from onnxgrad.train.losses.sums import summed
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.update.emission import fed_of
@@ -74,7 +75,8 @@ def _of_model(step: TrainingStep) -> set[str]:
     the only output.
     """
     block = step.evaluation.main
-    needed = {v for v in block.outputs if v.name != step.manifest.loss} or set(block.outputs)
+    of_loss = {step.manifest.loss, *summed(step.manifest.sums)}
+    needed = {v for v in block.outputs if v.name not in of_loss} or set(block.outputs)
     block.schedule()
     for b in reversed(block.bindings):
         if not needed.isdisjoint(v for v in b.outputs if v is not None):
