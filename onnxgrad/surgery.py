@@ -172,10 +172,12 @@ def edit(model: ModelLike, *, options: EditOptions) -> Any:
     `bind`: values by the names of inputs: arrays of the input's dtype, numbers and lists that it
     holds, or files; a symbol in the shape of a bound input becomes the size of its value, in all
     shapes. `free`: names or globs of initializers that become inputs. `rename`: new names by old
-    ones, all at once. Names are those of `model`. Inputs stay even if nothing reads them any more;
-    nodes and weights that only a removed output needs are removed, too. The proof runs both models
-    on the same values, a freed weight included. Raises InputError for a name that does not exist or
-    is taken, and for a value of another type or shape; NotProved if the proof fails.
+    ones, all at once. `mode="inference"` switches nodes in training mode, before all other changes,
+    and removes outputs that are running statistics. Names are those of `model`. Inputs stay even if
+    nothing reads them any more; nodes and weights that only a removed output needs are removed,
+    too. The proof runs both models on the same values, a freed weight included. Raises InputError
+    for a name that does not exist or is taken, and for a value of another type or shape; NotProved
+    if the proof fails.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x, float k) => (float[N] y) { y = Mul (x, k) }''')

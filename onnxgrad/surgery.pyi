@@ -128,6 +128,7 @@ def edit(
     free: Names = (),
     rename: Renames | None = None,
     drop_output: Names = (),
+    mode: Literal['inference'] | None = None,
     loss: LossLike | None = None,
     verify: bool = True,
     seeds: Seeds = (0, 1),

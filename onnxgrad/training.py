@@ -177,6 +177,9 @@ class Trainer(TrainingLoop):
     def export(self, model: ModelLike, *, options: ExportOptions) -> Any:
         """Returns the model that the step was made from with its trained weights, or with their
         moving averages, in the type you passed in. With `path`, writes the model there and returns
-        None. Raises InputError for a different model, and for a path that cannot be written.
+        None. Nodes that the file puts into training mode are switched to inference, and the result
+        is compared with the outputs of `predict` for held-out rows, or for generated ones, unless
+        `keep_training_mode` is set. Raises InputError for a different model, and for a path that
+        cannot be written, NotProved if the outputs differ.
         """
         return self.exported(model, options)

@@ -121,6 +121,7 @@ def fit(
     scale: ScaleLike | None = None,
     batch_size: Several | None = None,
     force: bool = False,
+    keep_training_mode: bool = False,
 ) -> Any: ...
 class Trainer(TrainingLoop):
     def __init__(
@@ -190,4 +191,5 @@ class Trainer(TrainingLoop):
         *,
         weights: Literal['best', 'last'] | None = None,
         averaged: bool = False,
+        keep_training_mode: bool = False,
     ) -> Any: ...

@@ -254,7 +254,7 @@ COMMANDS: dict[str, Command] = {
         module="open_batch",
     ),
     "edit": Command(
-        "bind inputs to constants, free weights, rename values, remove outputs; proved",
+        "bind inputs, free weights, rename values, remove outputs, switch to inference; proved",
         (("edit model.onnx --rename logits=scores --drop-output loss -o out.onnx",
           "rename an output, remove another"),
          ("edit model.onnx --bind t=batch.npz -o out.onnx",

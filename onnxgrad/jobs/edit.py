@@ -52,11 +52,14 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
-        asked = options.bind, options.free, options.rename, options.drop_output
+        asked = options.bind, options.free, options.rename, options.drop_output, options.mode
         if not any(asked) and options.loss is None:
-            flags = "--bind, --free, --rename, --drop-output and --loss"
-            words = "bind, free, rename, drop_output and loss"
+            flags = "--bind, --free, --rename, --drop-output, --mode and --loss"
+            words = "bind, free, rename, drop_output, mode and loss"
             raise InputError(f"no change is requested: see {option(flags, words)}")
+        switched: list[str] = []
+        if options.mode is not None:
+            program, reference, switched = _in_inference(program)
         bound = values_of(program.proto, options.bind or {})
         names = of_known(options.rename, [v.name for v in program.main.vars()])
         freed = matching(program.main.initializers, options.free, "free", "initializer")
@@ -75,6 +78,8 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
             back = {new: old for old, new in names.items()}
             # the original whose caller may give the freed weights other values
             original = with_inputs(program, freed) if freed else program
+            if options.mode is not None and not freed:
+                original = reference
             with running(original_of(original), options) as run:
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +88,29 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
                     return {name: found[back.get(name, name)] for name in ends}
 
                 report = proved(made, expected, options)
-        return write_if_proved(Proved(made, report, notes=notes), hooks)
+        return write_if_proved(Proved(made, report, notes=[*switched, *notes]), hooks)
+
+
+def _in_inference(program: Program) -> tuple[Program, Program, list[str]]:
+    """Returns a model in inference mode, the reference of its proof, made by the rules with which
+    training steps evaluate, and a note. Raises InputError if nothing is in training mode.
+    """
+    from onnxgrad.train.modes import Modes
+    from onnxgrad.transform.inference_mode import described, in_training_mode, to_inference
+
+    found = in_training_mode(to_proto(program))
+    if not found:
+        what = "mode: no BatchNormalization and no Dropout of the file is in training mode"
+        raise InputError(what)
+    made, gone = to_inference(program)
+    reference = load_own(program)
+    for v in [v for v in reference.main.outputs if v.name in gone]:
+        reference.main.remove_output(v)
+    note = f"{described(found)} switched to inference, by which the proof runs the original too"
+    lost = [f"the output {name} was a running statistic and is gone" for name in gone]
+    expected = to_proto(Modes().infer(reference))
+    reference = program_of(expected, program.folder, digests=program.digests)
+    return made, reference, [note, *lost]
 
 
 def edited(

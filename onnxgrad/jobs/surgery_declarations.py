@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from onnxgrad.jobs.declared import option
 from onnxgrad.jobs.gradient_declarations import LossLike
@@ -52,6 +52,11 @@ class EditOptions(Proof):
         (),
         "remove an output, and the nodes and weights that only it needs",
         metavar="NAME",
+    )
+    mode: Literal["inference"] | None = option(
+        None,
+        "inference: switch BatchNormalization and Dropout that the file puts into training mode; "
+        "outputs that are running statistics are removed",
     )
     loss: LossLike | None = option(
         None,

@@ -57,7 +57,9 @@ def freeze(b: Binding) -> None:
             if out is not None and running is not None:
                 b.block.replace(out, running)
         del b.outputs[1:]
-        b.set_attribute("training_mode", 0)
+        b.changed = True
+        if b.version >= 14:
+            b.set_attribute("training_mode", 0)
 
 
 def train(program: Program, bindings: Sequence[Binding]) -> list[Running]:

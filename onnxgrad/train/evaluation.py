@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.types import Array
 from onnxgrad.train.data import Batch
 from onnxgrad.train.engines.session import checked, refusing
@@ -16,6 +17,9 @@ from onnxgrad.train.losses.sums import Sums
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import Metric, Score
 from onnxgrad.train.step import TrainingStep
+
+# of the largest element; another mode of a node differs by far more than rounding
+_TOLERANCE = 1e-4
 
 
 def evaluated(
@@ -118,6 +122,32 @@ def _over(total: Array, part: Sums) -> float:
     if part.denominator is None:
         return above
     return above / below if below else math.nan
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Outputs of the trained model in inference, by its inputs in `feeds`."""
+
+    feeds: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+
+    def check(self, session: Any) -> None:
+        """Raises NotProved if the session of a model returns something else. Compares nothing if
+        the model has other inputs, which are before the inputs of the step.
+        """
+        if any(v.name not in self.feeds for v in session.get_inputs()):
+            return
+        names = [v.name for v in session.get_outputs() if v.name in self.outputs]
+        feeds = {v.name: self.feeds[v.name] for v in session.get_inputs()}
+        for name, found in zip(names, session.run(names, feeds), strict=True):
+            expected = np.asarray(self.outputs[name], np.float64)
+            error = np.abs(np.asarray(found, np.float64) - expected)
+            largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
+            if error.size and not float(np.nanmax(error)) <= _TOLERANCE * largest + 1e-9:
+                raise NotProved(
+                    f"the model to write does not compute what was evaluated: '{name}' differs by "
+                    f"{np.nanmax(error):.3g}, its largest value is {largest:.3g}"
+                )
 
 
 class _Noting(Mapping[str, Array]):

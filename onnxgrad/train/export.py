@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from os import PathLike
 from pathlib import Path
@@ -35,6 +35,7 @@ from onnxgrad.ir.storage.atomic_files import discard, place_of, write_whole
 from onnxgrad.ir.storage.weights_in_file import own_data, pieces
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.options import known_keywords
+from onnxgrad.wording import option
 
 KEY = "onnxgrad.trained"
 # the fields of a tensor that hold its elements
@@ -52,6 +53,7 @@ def export(
     *,
     repairs: Repairs | None = None,
     path: str | PathLike[str] | None = None,
+    finish: Callable[[Program], Program] | None = None,
 ) -> Any:
     """Returns `model` with these values of its weights, in the type you passed in. Its metadata
     records the names of these weights, and `how`. With `path`, write the model there, of any size,
@@ -59,23 +61,46 @@ def export(
 
     repairs: `manifest.repairs` of the step: the value of a tied parameter goes into both of its
     weights, and parameters that the file lacks are added. None: only the named weights change.
-    Raises InputError for a name that is not a weight of the file, or that several of its graphs
-    have, for one of two tied weights without the other, for a value of the wrong shape, and for a
-    path that cannot be written.
+    finish: receives the model with its new weights, and returns the one to write. Raises InputError
+    for a name that is not a weight of the file, or that several of its graphs have, for one of two
+    tied weights without the other, for a value of the wrong shape, and for a path that cannot be
+    written.
     """
     own = load_in_place(model)
     if repairs is None:
         _refuse_half(own, values)
     if path is not None:
         _refuse_own_file(model, path)
-    if path is not None and own.path is not None and _is_one_file(own, own.path):
+    whole = path is None or own.path is None or finish is not None
+    if path is not None and own.path is not None and not whole and _is_one_file(own, own.path):
         arrays: dict[str, Array] = {}
         trained = with_weights(own, values, how, repairs or Repairs(), arrays)
         return _stream(trained.proto, own.path, arrays, Path(path))
     trained = with_weights(own, values, how, repairs or Repairs())
+    if finish is not None:
+        trained = finish(trained)
     if own.path is not None:
         bring_inside(own.path, trained)
     return to_kind_of(trained, model) if path is None else save(trained, path)
+
+
+def inference_note(program: Program) -> tuple[str, ...]:
+    """Returns a note for the training of a file that `Trainer.export` or `fit` switched to
+    inference.
+    """
+    text = next((e.value for e in program.proto.metadata_props if e.key == KEY), "{}")
+    try:
+        mode = dict(json.loads(text)).get("mode")
+    except (ValueError, TypeError):
+        return ()
+    if mode != "inference":
+        return ()
+    kept = option("--keep-training-mode", "keep_training_mode=True")
+    train = option("--batch-norm train and --dropout train", 'batch_norm="train", dropout="train"')
+    return (
+        f"the file was switched to inference after its training: {train} train it as before, and "
+        f"{kept} leaves its nodes in training mode",
+    )
 
 
 def _is_one_file(program: Program, path: Path) -> bool:

@@ -31,7 +31,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.convert_opset import hide_weight_inputs
-from onnxgrad.train.export import digest
+from onnxgrad.train.export import digest, inference_note
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
 from onnxgrad.train.losses import Place
 from onnxgrad.train.losses.adding import LossLike, emit_loss, loss_of
@@ -100,7 +100,7 @@ def build_step(
     weights of a model file stay in it. Raises InputError.
     """
     program = load_own(model, in_place=True)
-    original = digest(program)
+    original, earlier = digest(program), inference_note(program)
     hide_weight_inputs(program, overridable=True)  # the step itself feeds the weights
     untied, doubts, notes = untie(program, ties.untie)
     before: set[str] = set()
@@ -127,7 +127,9 @@ def build_step(
         check_apart(found.adjoints, before, inputs_at)
     trained = {*found.adjoints, *(s.name for s in ahead.applied.statistics)}
     texts = (note.text for note in notes if note.about & trained)
-    found = replace(found, notes=(*texts, *folded_note(found.program, trained), *found.notes))
+    found = replace(
+        found, notes=(*earlier, *texts, *folded_note(found.program, trained), *found.notes)
+    )
     step = _with_update(found, ahead, update, original, Repairs(tied, untied).of(trained))
     chosen = {
         "batch_norm": modes.batch_norm,

@@ -214,7 +214,7 @@ def test_texts_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "no change is requested: see bind, free, rename, drop_output and loss"),
+        ({}, "no change is requested: see bind, free, rename, drop_output, mode and loss"),
         ({"free": "k"}, "the model has no initializer of this name"),
         ({"free": "q*"}, "the model has no initializer of this name"),
         ({"bind": {"kk": 1}}, "the model has no input of this name .did you mean 'k'"),

@@ -64,6 +64,7 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
         args.plot, args.log if fitted.history.events else None, args.folder, *predict.values()
     )
     out.show(heading(shown(args.model)), *fitted_parts(fitted, out.verbose))
+    out.show(*(cell(f"note: {note}") for note in fitted.notes[fitted.of_step :]))
     if args.output is None and args.folder is None and not predict:
         out.show("note: nothing was saved: -o writes the trained model, --folder saves checkpoints")
     out.json({"model": args.model, "output": args.output, **fitted.to_dict()})

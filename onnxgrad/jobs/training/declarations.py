@@ -369,7 +369,20 @@ class Chosen(Averaged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(Chosen):
+class Deployment(Declaration):
+    """The mode of a trained model."""
+
+    title: ClassVar[str] = "run"
+
+    keep_training_mode: bool = option(
+        False,
+        "leave BatchNormalization and Dropout in the training mode of the file (default: the "
+        "trained model is in inference mode, and computes what was evaluated)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Chosen, Deployment):
     job: ClassVar[str] = "export"
 
     path: str | os.PathLike[str] | None = option(
@@ -386,7 +399,7 @@ class PredictOptions(Batched, Chosen):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(StepOptions, Engine, Epochs):
+class FitOptions(StepOptions, Engine, Epochs, Deployment):
     job: ClassVar[str] = "fit"
     title: ClassVar[str] = "run"
 

@@ -24,7 +24,7 @@ from onnxgrad.jobs.training.declarations import (
     TrainerOptions,
 )
 from onnxgrad.jobs.training.step import make_step
-from onnxgrad.jobs.training.trainer import TrainingLoop
+from onnxgrad.jobs.training.trainer import Deployed, TrainingLoop
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached, current, limited
 from onnxgrad.results import Rendered
 from onnxgrad.train.array_files import read_npz
@@ -48,7 +48,7 @@ class Fitted(Rendered):
     step.
 
     `output` is the file that the command wrote. `leads`: whether this process reports for all
-    processes that train together.
+    processes that train together. of_step: the number of notes on the step, which come first.
     """
 
     json_keys = (
@@ -63,6 +63,7 @@ class Fitted(Rendered):
     output: str | None = None
     notes: tuple[str, ...] = ()
     leads: bool = True
+    of_step: int = 0
 
     @property
     def best(self) -> Mapping[str, float] | None:
@@ -160,16 +161,22 @@ def fit(
         weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
         if hooks.write is None:
             weights, made = trainer.agree((weights, made))
+        into = load_in_place(original)
+        deployed = Deployed.of(trainer, into, weights, options.keep_training_mode)
+        notes = (*notes, *deployed.notes)
         del trainer  # frees gradients and states, too
         give_back(task.manifest.elements)
-        into = load_in_place(original)
-        trained = export(into, weights, made, repairs=task.manifest.repairs)
+        trained = export(
+            into, weights, {**made, **deployed.how}, repairs=task.manifest.repairs,
+            finish=deployed.finish,
+        )  # fmt: skip
         del weights
         if hooks.write is not None:
             hooks.write(trained)
     if options.plot is not None and leads:
         history.plot(options.plot)
-    return Fitted(trained, history, steps, seconds, notes=notes, leads=leads)
+    first = len(task.notes)
+    return Fitted(trained, history, steps, seconds, notes=notes, leads=leads, of_step=first)
 
 
 def _check_prediction(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -20,11 +20,14 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
+from onnxgrad.ir.load import ModelLike, load_in_place
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.training.declarations import (
     Batched,
     EvaluateOptions,
+    ExportOptions,
     Measured,
     PredictOptions,
     RunOptions,
@@ -56,13 +59,16 @@ from onnxgrad.train.divergence import (
 from onnxgrad.train.engines.base import ending_together
 from onnxgrad.train.engines.choice import open_engine
 from onnxgrad.train.engines.session import checked, give_back, open_session
-from onnxgrad.train.evaluation import evaluated, predicted
+from onnxgrad.train.evaluation import Shown, evaluated, predicted
+from onnxgrad.train.export import export
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import metrics_from
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import ReduceOnPlateau, finite_rate, rate_from, rate_of
 from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.step_folder import opened_step
+from onnxgrad.transform.inference_mode import described, in_training_mode, to_inference
+from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.wording import counted, option
 
 _NO_BEST = "no held-out loss is a number, so that no weights are the best: the last ones are kept"
@@ -85,6 +91,7 @@ class TrainingLoop(HeldValues):
         self._without = 0  # its micro-batches without a label that counts
         self._evaluation: Any = None
         self._prediction: tuple[list[str], Any] | None = None
+        self._rows: Mapping[str, Array] | None = None  # of the last held-out data
         self._open: Callable[[Program], Any] = partial(
             open_session, provider=provider, threads=threads
         )
@@ -330,25 +337,62 @@ class TrainingLoop(HeldValues):
             raise InputError("the data has no batches")
         return False
 
+    def exported(self, model: ModelLike, options: ExportOptions) -> Any:
+        """Returns the model with the trained weights, in the type you passed in, or None after
+        writing it to a path.
+        """
+        weights, how = self.trained(options)
+        deployed = Deployed.of(self, load_in_place(model), weights, options.keep_training_mode)
+        return export(
+            model, weights, {**how, **deployed.how}, repairs=self.task.manifest.repairs,
+            path=options.path, finish=deployed.finish,
+        )  # fmt: skip
+
     def evaluation(self, options: EvaluateOptions) -> dict[str, float]:
         """Returns the loss over all batches, and each metric."""
         self._evaluation = self._evaluation or self._open(self.task.evaluation)
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)
         metrics = metrics_from(options.metrics, self.task.manifest.of_role("batch"))
-        batches = self._batches(options, None, metrics).epoch(0)
+        batches = self._noted(self._batches(options, None, metrics).epoch(0))
         return evaluated(self._evaluation, self.task, weights, batches, metrics)
+
+    def _noted(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yields the batches, and keeps the first for the proof of an export."""
+        for i, batch in enumerate(batches):
+            if not i:
+                self._rows = batch
+            yield batch
+
+    def _predicting(self) -> tuple[list[str], Any]:
+        """Returns the inputs of the model in inference with its weights, and its session."""
+        if self._prediction is None:
+            program = prediction(self.task)
+            self._prediction = [v.name for v in program.main.inputs], self._open(program)
+        return self._prediction
+
+    def shown(self, model: Program, weights: Mapping[str, Array]) -> Shown | None:
+        """Returns outputs of the trained model for held-out rows, or for generated ones without a
+        held-out evaluation; None if the model returns only its loss.
+        """
+        if self.task.manifest.predict is None:
+            return None
+        taken, session = self._predicting()
+        read = [fed for fed in self.task.manifest.of_role("batch") if fed.name in taken]
+        rows = feeds_for(to_proto(model), seed=0) if self._rows is None else self._rows
+        if any(fed.name not in rows for fed in read):
+            return None
+        feeds = checked({fed.name: rows[fed.name] for fed in read}, read)
+        names = [v.name for v in session.get_outputs()]
+        held = {name: a for name, a in weights.items() if name in taken}
+        outputs = session.run(names, {**feeds, **held})
+        return Shown(feeds, dict(zip(names, outputs, strict=True)))
 
     def predicted(self, options: PredictOptions) -> dict[str, Array]:
         """Returns the outputs of the model. Raises InputError as `Trainer.predict` does."""
-        if self._prediction is None:
-            if self.task.manifest.predict is None:
-                raise InputError(
-                    "the only output of the model is the loss: nothing can be predicted"
-                )
-            program = prediction(self.task)
-            self._prediction = [v.name for v in program.main.inputs], self._open(program)
-        taken, session = self._prediction
+        if self.task.manifest.predict is None:
+            raise InputError("the only output of the model is the loss: nothing can be predicted")
+        taken, session = self._predicting()
         inputs, data = self.task.manifest.of_role("batch"), options.data
         if isinstance(data, (str, PathLike)):
             own = [fed.name for fed in inputs if fed.name in taken]
@@ -358,3 +402,36 @@ class TrainingLoop(HeldValues):
         source = scaled(as_data(data, size, None, names=options.names), options.scale, inputs)
         batches = beside(source, options.constants or {}).epoch(0)
         return predicted(session, self.task, taken, self.trained(options)[0], batches)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """How a trained model is written: in inference mode, proved against what was evaluated, unless
+    the file stays in its training mode or has none.
+
+    how: entries of the metadata. finish: as for `export`. notes: what was switched.
+    """
+
+    how: Mapping[str, str] = field(default_factory=dict)
+    finish: Callable[[Program], Program] | None = None
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(
+        trainer: TrainingLoop, model: Program, weights: Mapping[str, Array], keep: bool
+    ) -> Deployed:
+        """Returns how a model is written with these weights of the trainer."""
+        found = {} if keep else in_training_mode(to_proto(model))
+        if not found:
+            return Deployed()
+        shown, open_model = trainer.shown(model, weights), trainer._open
+
+        def finish(trained: Program) -> Program:
+            made, _ = to_inference(trained)
+            if shown is not None:
+                shown.check(open_model(made))
+            return made
+
+        kept = option("--keep-training-mode", "keep_training_mode=True")
+        note = f"{described(found)} switched to inference in the trained model; {kept} does not"
+        return Deployed({"mode": "inference"}, finish, (note,))

@@ -17,9 +17,8 @@ import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.extensions import plugged
-from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
-from onnxgrad.jobs.training.declarations import Chosen, ExportOptions, RestoreOptions
+from onnxgrad.jobs.training.declarations import Chosen, RestoreOptions
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.array_files import OnDisk
@@ -37,7 +36,6 @@ from onnxgrad.train.checkpoint import (
 from onnxgrad.train.data import HELD_OUT
 from onnxgrad.train.engines.base import Engine
 from onnxgrad.train.engines.session import dtype_of
-from onnxgrad.train.export import export
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import Rate
 from onnxgrad.train.step import TrainingStep
@@ -273,14 +271,6 @@ class HeldValues:
             warnings.warn(continuation(changes, where), RunWarning, stacklevel=7)
 
     # ---- the trained model -----------------------------------------------------------------------
-
-    def exported(self, model: ModelLike, options: ExportOptions) -> Any:
-        """Returns the model with the trained weights, in the type you passed in, or None after
-        writing it to a path.
-        """
-        weights, how = self.trained(options)
-        repairs = self.task.manifest.repairs
-        return export(model, weights, how, repairs=repairs, path=options.path)
 
     def trained(self, options: Chosen) -> tuple[dict[str, Array], dict[str, Any]]:
         """Returns the weights to export, and how they were trained."""
