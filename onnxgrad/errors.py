@@ -12,8 +12,8 @@ _LONGEST = 2000
 
 
 class OnnxgradError(Exception):
-    """Base of every error that this package raises on purpose. `exit_code` is what the command line
-    returns.
+    """Base of every error that this package raises on purpose. `exit_code` is that of the command
+    line.
 
     Every subclass can be pickled, whatever its constructor's parameters, because process pools
     pickle errors.
@@ -114,7 +114,7 @@ class RunWarning(UserWarning):
 
 
 class InternalError(OnnxgradError):
-    """An error of our own code, such as a rule that does not terminate (exit code 3)."""
+    """A fault of onnxgrad, such as a rule that does not terminate (exit code 3)."""
 
 
 class DoesNotType(InternalError):

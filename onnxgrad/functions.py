@@ -73,7 +73,7 @@ def optimize(model: ModelLike, *, options: OptimizeOptions, report: bool = False
     `lift`, returns the preparation and the rest, as the function `lift` does.
 
     Raises InputError, RewriteRefuted if the proof fails, NotProved if it proves nothing or the
-    result misses what the recipe requires, LimitReached.
+    result misses a requirement of the recipe, LimitReached.
 
     >>> done = onnxgrad.optimize("models/lstmcell.onnx", report=True)
     >>> done.proof.verdict, done.rewrites[0].rule
@@ -251,8 +251,8 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
     `wrt`: names or globs of inputs, initializers and intermediate values, sequences of tensors
     included. None: every floating-point input. "params": every weight that reaches the target;
     weights of nested graphs move to the main graph. "!GLOB" excludes names matched before it.
-    `target`: an output's name or index, any value's name, a part of one such as "logits[:,7]", or a
-    list, which is summed. None: the only output.
+    `target`: an output's name or index, any value's name, a part such as "logits[:,7]", or a list,
+    which is summed. None: the only output.
     `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets have any shape,
     and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all are scalars.
     `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see

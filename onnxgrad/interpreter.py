@@ -70,8 +70,8 @@ def _flags() -> list[str]:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Blocks SIGINT: a process started in this context receives none before it calls
-    `ignore_interrupts`. This process receives its own when the context ends.
+    """Blocks SIGINT: a process started in this context receives no interrupt before it calls
+    `ignore_interrupts`. This process receives interrupts when the context ends.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

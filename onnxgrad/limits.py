@@ -57,7 +57,7 @@ class Limits:
     deadline: float
 
     def left(self) -> float:
-        """Returns the seconds left. Raises LimitReached if there are none."""
+        """Returns the seconds until the deadline. Raises LimitReached after the deadline."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise self.out_of_time()

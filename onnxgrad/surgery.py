@@ -38,14 +38,10 @@ _log = logging.getLogger("onnxgrad")
 def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
     """Returns the part of a model that computes `outputs` from `inputs`, in the type you passed in.
 
-    Both are values of the main graph; None: the model's own. The proof runs the part on the values
-    that the whole model has at its inputs. Raises InputError for a name that does not exist, an
-    input whose type is unknown, and outputs that depend on more than the inputs; NotProved if the
-    part computes something else.
-
-    >>> part = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
-    >>> [v.name for v in part.graph.output]
-    ['linear_2']
+    Both are values of the main graph; None: those of the model. The proof runs the part on the
+    values that the whole model has at its inputs. Raises InputError for a name that does not exist,
+    an input whose type is unknown, and outputs that depend on more than the inputs; NotProved if
+    the part computes something else.
     """
     return to_kind_of(_accepted(extracting.extract(model, options, with_room(model))), model)
 
@@ -128,7 +124,7 @@ def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
     """Returns the model mapped over a new axis of `inputs` (None: of all) and of every output, in
     the type you passed in.
 
-    Element i along `axis` of a result is what the model computes from element i of these inputs;
+    Element i along `axis` of a result is computed from element i of these inputs;
     other inputs and the weights are shared. `inputs` are names, of weights too, which become
     inputs, or places of the new axis by name, {"x": 1}. Operators without a batching rule run once
     per row, in a Scan, which the log says. If a result's size depends on values, rows with other

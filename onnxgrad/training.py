@@ -126,11 +126,11 @@ class Trainer(TrainingLoop):
         `data` has an array (examples, ...) for each input of the step, by name or in an .npz. The
         examples are shuffled by `seed` (None: kept in order) and cut into batches. `data` may also
         be a list of batches, or a function that makes them. If the step accumulates, each batch is
-        a micro-batch, and the loss of a step is the mean over its micro-batches. Those left at the
-        end of an epoch count for the next step. `validation` is evaluated after each epoch with
-        `metrics`.
+        a micro-batch, and the loss of a step is the mean over its micro-batches. Examples that
+        fill no step at the end of an epoch count for the next step. `validation` is evaluated
+        after each epoch with `metrics`.
 
-        `folder` receives the checkpoints, and a run continues from its own checkpoint there. With
+        `folder` receives the checkpoints, and a run resumes from its checkpoint there. With
         `patience` or `keep="best"`, `export` writes the weights of the smallest held-out loss.
 
         Raises InputError for data that the step does not accept, for a checkpoint of a different

@@ -91,7 +91,7 @@ class Losses(Declaration):
     loss: LossLike | None = option(
         None,
         "first add this loss, as `train-step` does: NAME{option=value,...}, such as cross_entropy; "
-        "its labels become inputs, and it is the target",
+        "its labels become inputs, and the loss is the target",
         metavar="LOSS",
     )
 
@@ -180,7 +180,8 @@ class PerSample(Declaration):
 
     per_sample: bool = option(
         False,
-        "one gradient or Jacobian for each sample of the batch: those of weights get a first axis",
+        "one gradient or Jacobian for each sample of the batch; gradients of weights get a first "
+        "axis",
     )
 
 
@@ -192,8 +193,8 @@ class Finality(Declaration):
 
     final: bool = option(
         False,
-        "compute constants from weights now: fewer nodes, but nobody may differentiate the file by "
-        "a weight, train it or replace a weight afterwards",
+        "compute constants from weights now: fewer nodes, but the file can then be neither "
+        "differentiated by a weight, nor trained, nor given other weights",
     )
 
 

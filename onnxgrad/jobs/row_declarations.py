@@ -77,7 +77,7 @@ class OpenBatchOptions(RowsProof):
         None,
         "open another dimension (length, height, width), and the batch only with --batch or "
         "--inputs: its axes in the inputs; refused if it is uncertain whether a number in MODEL "
-        "follows it",
+        "follows the dimension",
         metavar="NAME=INPUT.AXIS,...",
     )
     follow: Names = option(

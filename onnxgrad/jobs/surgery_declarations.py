@@ -50,7 +50,7 @@ class EditOptions(Proof):
     )
     drop_output: Names = option(
         (),
-        "remove an output, and the nodes and weights that only it needs",
+        "remove an output, with the nodes and weights that no other output needs",
         metavar="NAME",
     )
     mode: Literal["inference"] | None = option(

@@ -74,7 +74,7 @@ class CiOptions(Declaration):
     all: bool = option(False, "run also the models whose accepted result still holds", toml=None)
     prune: bool = option(
         False,
-        "remove the results of models that left the recipe, if they are as the lock says",
+        "remove results of models that the recipe no longer lists, if the files are as in the lock",
         toml=None,
     )
     record: bool = option(

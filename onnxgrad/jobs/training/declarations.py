@@ -219,7 +219,7 @@ class Engine(Declaration):
     )
     provider: Provider = option("cpu", "where to train (default: cpu)")
     threads: Threads | None = option(
-        None, "threads of onnxruntime (default: its own choice)", metavar="N"
+        None, "threads of onnxruntime (default: onnxruntime chooses)", metavar="N"
     )
     engine: EngineName = option(
         "auto",
@@ -315,7 +315,7 @@ class Epochs(Batched, RestoreOptions):
     )
     folder: str | os.PathLike[str] | None = option(
         None,
-        "save a checkpoint here after each epoch, and resume from one that exists",
+        "save a checkpoint here after each epoch, and resume from the newest checkpoint here",
         metavar="DIR",
         file="into",
         names=("checkpoint*.safetensors", "best.safetensors"),
@@ -387,7 +387,7 @@ class ExportOptions(Chosen, Deployment):
 
     path: str | os.PathLike[str] | None = option(
         None,
-        "write the model to this file, of any size, in place of returning it",
+        "write the model, of any size, to this file instead of returning the model",
         positional=True,
         file="write",
     )

@@ -69,7 +69,7 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("early stopping", "fit", "without a smaller held-out loss"),
         ("layers", "verify", "compare the values inside both models"),
         ("compare layers", "proof", "--layers"),
-        ("remove output", "edit", "nodes and weights that only it needs"),
+        ("remove output", "edit", "nodes and weights that no other output needs"),
         ("merge models", "join", "chain (merge) two models"),
         ("split model", "lift", "split a model"),
         ("clip_norm", "train-step", "largest norm"),
