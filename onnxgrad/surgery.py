@@ -42,6 +42,10 @@ def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
     values that the whole model has at its inputs. Raises InputError for a name that does not exist,
     an input whose type is unknown, and outputs that depend on more than the inputs; NotProved if
     the part computes something else.
+
+    >>> part = onnxgrad.extract("models/training/mlp.onnx", outputs=["linear_2"])
+    >>> [v.name for v in part.graph.output]
+    ['linear_2']
     """
     return to_kind_of(_accepted(extracting.extract(model, options, with_room(model))), model)
 
