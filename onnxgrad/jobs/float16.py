@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
@@ -52,11 +52,7 @@ def float16(
     outcome, hooks, clock = outcome or Outcome(), hooks or Hooks(), Clock()
     proof = None
     if options.verify:
-        proof = options.proof()
-        # bounds of single outputs extend the default bound, bounds of all outputs replace it
-        metrics = several(options.metric or (), "metric")
-        bounds = Bounds.of(options.atol, options.rtol, metrics)
-        proof["metric"] = [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]
+        proof = with_bound(options.proof())
     kept = several(options.keep, "names to keep")
     halving = Float16(
         names_of([name for name in kept if name != AUTO]), options.io, (), names_of(options.convert)
@@ -66,6 +62,11 @@ def float16(
             if AUTO in kept and proof is None:
                 raise InputError(f"keep '{AUTO}' searches by proofs: leave the proof on")
             outcome.adopt(_converted(settled(model), halving, proof, clock, AUTO in kept))
+            if AUTO in kept and not outcome.trace.rewrites:
+                raise NotProved(
+                    f"keep '{AUTO}' leaves every node in float32, so nothing is converted; "
+                    "nothing was written"
+                )
             hooks.accept(outcome)
             if hooks.write is not None:
                 outcome.written = hooks.write(outcome.program)
@@ -74,6 +75,23 @@ def float16(
     clock.switch("done")
     outcome.seconds = clock.spent
     return outcome
+
+
+def with_bound(proof: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options of a proof with the bound of float16. The user's bounds of single outputs
+    extend it, bounds of all outputs replace it.
+    """
+    metrics = several(proof.get("metric") or (), "metric")
+    bounds = Bounds.of(proof.get("atol"), proof.get("rtol"), metrics)
+    return {**proof, "metric": [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]}
+
+
+def with_large(pipeline: Pipeline, model: ModelLike, proof: Mapping[str, Any]) -> Pipeline:
+    """Returns the pipeline with the values that passed 65504 in each pass `float16`."""
+    large = tuple(values_beyond(model, LARGEST, FAR, proof))
+    return Pipeline(
+        tuple(replace(p, large=large) if isinstance(p, Float16) else p for p in pipeline.passes)
+    )
 
 
 def _converted(

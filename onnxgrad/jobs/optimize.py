@@ -83,6 +83,11 @@ class Job:
         options, hooks, pipeline = self.options, self.hooks, self.pipeline
         proof = options.proof()
         model = settled(model)  # a stream is read once
+        if options.proves and any(p.name == "float16" for p in pipeline.passes):
+            from onnxgrad.jobs.float16 import with_bound, with_large  # rarely needed
+
+            proof = with_bound(proof)
+            pipeline = with_large(pipeline, model, proof)
         if options.fix_dims:
             model = fixed(model, options.fix_dims)
         if options.join or options.before or options.lift is not False:

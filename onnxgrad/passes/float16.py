@@ -12,7 +12,7 @@ from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.laws.float16.convert import LAW, Conversion
 from onnxgrad.laws.float16.forms import has_floats
-from onnxgrad.laws.float16.keeping import is_edge, plan
+from onnxgrad.laws.float16.keeping import before_integers, is_edge, only_integers, plan
 from onnxgrad.passes.base import Pass, register
 from onnxgrad.passes.inline import Inline
 from onnxgrad.passes.remove_unused import names_function
@@ -24,12 +24,12 @@ from onnxgrad.rewrite.trace import Trace
 class Float16(Pass):
     """f(x) = float32(f16(float16(x))): weights and computations of float32 in float16.
 
-    These stay in float32: sums, powers and positions; operators without a float16 form; `large`
-    values, which passed 65504 in a run; values computed from these and a few numbers alone; and
-    whatever `keep` names (nodes, values, operators or globs of these, separated by spaces); `stay`,
-    results of bindings, each with its reason. `convert` names bindings to convert anyway, unless
-    they could not run in float16. `io`: convert inputs and outputs too. Masks beyond 65504 become
-    -65504. Local functions with floats are inlined, because their bodies have no types.
+    These stay in float32: sums, powers, positions and indices; operators without a float16 form;
+    `large` values, which passed 65504 in a run; values computed from these and a few numbers alone;
+    and whatever `keep` names (nodes, values, operators or globs of these, separated by spaces);
+    `stay`, results of bindings, each with its reason. `convert` names bindings to convert anyway,
+    unless they could not run in float16. `io`: convert inputs and outputs too. Masks beyond 65504
+    become -65504. Local functions with floats are inlined, because their bodies have no types.
     """
 
     name: ClassVar[str] = "float16"
@@ -64,6 +64,7 @@ class Float16(Pass):
             conversion.in_float16(b)
         for v, made in found.constants.items():
             trace.notes.update(dict.fromkeys(f"{v.name}: {note}" for note in made.notes))
+        _note_defaults(program, trace)
         if self.io:
             _interface(program, conversion, trace)
 
@@ -88,14 +89,26 @@ def _fire(trace: Trace, where: str, *results: str) -> None:
     trace.rounded = True
 
 
+def _note_defaults(program: Program, trace: Trace) -> None:
+    """Notes the weights that callers may override."""
+    for v in program.main.inputs:
+        if v.overridable and v.dtype == TensorProto.FLOAT:
+            trace.notes[f"{v.name}: this weight is also an input, and stays float32"] = None
+
+
 def _interface(program: Program, conversion: Conversion, trace: Trace) -> None:
     """Converts inputs and outputs to float16."""
-    block = program.main
+    block, to_integers = program.main, before_integers(program)
     for v in list(block.outputs):
         if v.dtype == TensorProto.FLOAT and not v.is_input and not trace.stopped:
             _fire(trace, f"output {v.name}")
             conversion.output(v, block)
     for x in block.inputs:
         if x.dtype == TensorProto.FLOAT and not trace.stopped:
+            if only_integers([x], to_integers):
+                trace.notes[f"{x.name}: this input stays float32, its values become integers"] = (
+                    None
+                )
+                continue
             _fire(trace, f"input {x.name}")
             conversion.input(x)

@@ -18,7 +18,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import element_count
+from onnxgrad.ir.types import element_count, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.float16.forms import (
@@ -100,6 +100,7 @@ def plan(
     nothing.
     """
     found, met = Float16Plan(), set[tuple[str, str]]()
+    to_integers = before_integers(program)
     for b in program.main.walk():
         if b.is_op("Constant"):
             continue
@@ -111,6 +112,7 @@ def plan(
             continue
         form, constants = form_of(b), dict[Var, Halved]()
         why = f"it is to be kept ({kept_by[0]})" if kept_by else _stays(b, stay)
+        why = why or (_INTEGERS if b in to_integers and not wanted else "")
         why = why or _why(b, found, large, bool(wanted))
         if not why:
             constants, why = _constants(b, form)
@@ -127,6 +129,32 @@ def plan(
 
 def _stays(b: Binding, stay: Mapping[str, str]) -> str:
     return next((stay[v.name] for v in b.outputs if v is not None and v.name in stay), "")
+
+
+_INTEGERS = "its values become integers or indices, which need more digits"
+_BETWEEN = frozenset((*domains.ELEMENTWISE, *domains.BROADCASTING, *domains.MOVES)) - {"Cast"}
+
+
+def before_integers(program: Program) -> set[Binding]:
+    """Returns the Casts of floats to integers, and the elementwise operators and moves whose
+    results reach nothing else: float16 has no odd number beyond 2048.
+    """
+    found: set[Binding] = set()
+    for b in reversed(list(program.main.walk())):
+        read = [v for v in b.outputs if v is not None]
+        if b.is_op("Cast"):
+            first = b.operand(0)
+            kind = numpy_dtype(b.out.dtype).kind if b.out.dtype else ""
+            if first is not None and first.dtype == _FLOAT and kind in ("i", "u"):
+                found.add(b)
+        elif b.domain == "" and b.op in _BETWEEN and only_integers(read, found):
+            found.add(b)
+    return found
+
+
+def only_integers(values: Sequence[Var], casts: Collection[Binding]) -> bool:
+    """Whether nothing but these bindings reads the values."""
+    return all(v.users and not v.returned and all(u in casts for u in v.users) for v in values)
 
 
 # operators that choose by comparing floats: a rounded score may choose another row
