@@ -53,6 +53,7 @@ from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files, opened
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import BRANCHES
+from onnxgrad.verify.feeds.dims import dim_plans, named_dims, required_inputs, symbols_in
 from onnxgrad.verify.feeds.generate import bound_by, feeds_for
 from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of
 from onnxgrad.verify.reference.client import Float64
@@ -352,13 +353,34 @@ def _feeds(
             raise InputError(
                 f"inputs: a {found.kind} is checked on one set of arrays, not {len(given)}"
             )
-        feeds = feeds_for(source, seed=how.seed, dims=how.dims, given=given[0])
+        feeds = _at_sizes_that_run(source, run, how, given[0])
         return feeds, bound_by(source, feeds), list(given[0])
     dims = how.dims
     if isinstance(found, Derivative) and found.sizes is not None:
         dims = {**found.sizes, **(dims or {})}
     dims = runnable(source, dims, how.seed, lambda feeds: run(source, feeds), count=1)[0]
     return feeds_for(source, seed=how.seed, dims=dims), dict(dims), ()
+
+
+def _at_sizes_that_run(
+    source: ModelProto, run: Run, how: Conditions, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the given arrays and drawn ones, with sizes at which the model runs, if any do."""
+    first = feeds_for(source, seed=how.seed, dims=how.dims, given=given)
+    if all(v.name in given for v in required_inputs(source.graph)):
+        return first
+    symbols = set().union(*map(symbols_in, named_dims(source.graph)))
+    bound = {name: n for name, n in bound_by(source, given).items() if name in symbols}
+    for plan in dim_plans(source, {**bound, **(how.dims or {})}):
+        feeds = feeds_for(source, seed=how.seed, dims=plan, given=given)
+        try:
+            run(source, feeds)
+        except RunFailed as error:
+            if error.stage != "run":
+                break  # it does not load, died or reached a limit: so at other sizes
+        else:
+            return feeds
+    return first
 
 
 def where_finite(

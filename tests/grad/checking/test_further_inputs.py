@@ -141,3 +141,12 @@ def test_a_comparison_that_the_time_ended_is_not_said(
     assert (looks.coverage.why == "nothing ran") == (after == 0)
     if after == 1:  # the run at scale 8 reached the upper bound, but its comparison came late
         assert 0 < (looks.coverage.share or 0.0) < 1
+
+
+def test_sizes_at_which_the_model_does_not_run_are_left_out() -> None:
+    # the reference computes a kernel of 64 over 8 positions, which no runtime accepts
+    conv = parse(
+        """g (float[N,1,T] x, float[2,1,64] w) => (float y) {
+        a = Conv<kernel_shape = [64]>(x, w) y = ReduceSum<keepdims = 0>(a) }"""
+    )
+    assert check_gradient(conv, "w").ok

@@ -16,9 +16,10 @@ from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.declared import add_flags, from_flags, options_of
 from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.training.declarations import FitOptions, StepOptions, TrainStepOptions, option
-from onnxgrad.jobs.training.step import make_step
+from onnxgrad.jobs.training.step import check_step, make_step
 from onnxgrad.options import Range
 from scripts import make_stubs
+from tests.helpers import parse
 
 MLP = "models/training/mlp.onnx"
 
@@ -108,3 +109,18 @@ def test_flags_and_keywords_make_the_same_step(words: list[str], keywords: dict[
     by_keywords = onnxgrad.training_step(MLP, **{"loss": "loss", **keywords})
     assert to_bytes(by_flags.train) == to_bytes(by_keywords.train)
     assert by_flags.manifest == by_keywords.manifest
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "g (float[N,1,T] x) => (float[N,2,U] y) <float[2,1,64] w = {%s}> { y = Conv<kernel_shape = [64]>(x, w) }",
+        "g (float[N,T,4] x) => (float[1,U,4] y) <float[4,4] w = {%s}, float[1,1,4] z = {1, 2, 3, 4}>"
+        " { a = MatMul(x, w) y = Concat<axis = 1>(a, z) }",
+    ],
+    ids=["a kernel of 64", "a batch of 1"],
+)
+def test_the_check_of_a_step_searches_sizes_that_run(graph: str) -> None:
+    numbers = ", ".join(str(i % 7 / 7) for i in range(128 if "Conv" in graph else 16))
+    step = onnxgrad.training_step(parse(graph % numbers, opset=17), loss="mse{output=y}")
+    assert check_step(step, TrainStepOptions()).ok
