@@ -205,3 +205,27 @@ def test_numbers_of_sizes_and_of_short_axes_stay() -> None:
     text = f"""g (float[1,{N},2] x) => (int64[1,2] y, float[1] z) <int64 t = {{3}}, float s = {{{N}}}> {{
       i = ArgMax <axis = 1, keepdims = 0> (x)  y = Div (i, t)  n = Shape <start = 1, end = 2> (x)  f = Cast <to = 1> (n)  z = Div (f, s) }}"""
     assert opened(text).numbers == ()
+
+
+def test_tables_that_are_read_by_flattened_positions() -> None:
+    """One row for each position follows no rule; a longer table bounds their number."""
+    text = """g (float[1,6,8] x) => (float[1,2] y) <int64[2] flat = {1,48}, float[48,2] boxes = %s> {
+      m = Reshape (x, flat)  i = ArgMax <axis = 1, keepdims = 0> (m)  y = Gather (boxes, i) }"""
+    places = {"h": ["x.1"], "w": ["x.2"]}
+    numbers = np.arange(200) ** 2
+    with pytest.raises(
+        InputError,
+        match=r"constant 'boxes' f32\[48,2\] holds one value for each position .48 on axis 0 for h\*w",
+    ):
+        open_dimensions(load_own(parse(text % values(numbers[:96]))), places, extend=EVERY)
+    done = open_dimensions(
+        load_own(parse(text.replace("float[48,2]", "float[100,2]") % values(numbers))), places
+    )
+    assert done.notes == ("h*w is at most 100: 'boxes' has 100 rows",)
+    counted = parse(text.replace("float[48,2]", "float[48,1]") % values(np.arange(48)))
+    with pytest.raises(InputError, match=r"'boxes' .*read as ramp it is 48, 49, 50"):
+        open_dimensions(load_own(counted), places)
+    opened_ = to_proto(open_dimensions(load_own(counted), places, extend=EVERY).program)
+    x = np.zeros((1, 9, 9), np.float32)
+    x[0, 8, 7] = 1
+    assert np.asarray(run(opened_, {"x": x})["y"]).tolist() == [[79]]

@@ -22,6 +22,7 @@ from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.transform.sizes.constants import for_any_size
 from onnxgrad.transform.sizes.expressions import Expressions
 from onnxgrad.transform.sizes.extensions import Extension, Extensions
 
@@ -44,30 +45,38 @@ _NEXT = 3  # sizes beyond the file in a message
 
 @dataclass
 class Arithmetic:
-    """Reads the numbers of Mul, Div, Mod, Add and Sub whose other operand depends on inputs.
+    """Reads the numbers of Mul, Div, Mod, Add and Sub whose other operand depends on inputs, and
+    the tables that are read by positions.
 
-    positions: values that hold positions of an axis, with its size. from_sizes: values that are
-    computed from sizes and constants alone. sums: values that are sums along an open axis.
+    positions: values that hold positions of an axis, with its size. unchanged: those of them that
+    hold 0 to the size - 1. from_sizes: values that are computed from sizes and constants alone.
+    sums: values that are sums along an open axis.
     """
 
     at: Expressions
     run_time: RunTimeSizes
     extensions: Extensions
     numbers: dict[str, None]
+    most: dict[tuple[Size, int, str], None]
     positions: dict[Var, Size] = field(default_factory=dict)
+    unchanged: set[Var] = field(default_factory=set)
     from_sizes: set[Var] = field(default_factory=set)
     sums: set[Var] = field(default_factory=set)
 
     def follow(self, bindings: Sequence[Binding], emitted: Collection[Binding]) -> None:
         """Lets the numbers follow open sizes, if that is the reading in use, except in nodes that
         were emitted for this. Raises InputError if the user chose a reading that a number cannot
-        have.
+        have, Refused if a table has as many rows as an axis has positions and no reading fits.
         """
         lengths = [*dict.fromkeys(self._lengths())]
         sizes = [*dict.fromkeys((*lengths, *self._joined(bindings)))]
         for b in bindings:
             self._learn(b)
-            for k in _READ.get(b.op, ()) if not b.domain and b not in emitted else ():
+            if b.domain or b in emitted:
+                self.unchanged.difference_update(v for v in b.outputs if v is not None)
+                continue
+            self._table(b)
+            for k in _READ.get(b.op, ()):
                 self._number(b, k, lengths, sizes)
 
     # ---- values --------------------------------------------------------------------------------
@@ -92,14 +101,39 @@ class Arithmetic:
             self._holds(b.outputs[place], x.shape[axis])
         elif b.op == "Range" and b.out.shape:
             self._holds(b.out, b.out.shape[0])
+            start = b.inputs[0]
+            if start is None or start.const is None or start.const.any():
+                self.unchanged.discard(b.out)
         for v in self._carried(b):
             if v in self.positions:
                 self.positions.update(dict.fromkeys(made, self.positions[v]))
+                if v in self.unchanged and b.op in _MOVES:
+                    self.unchanged.update(made)
                 return
 
     def _holds(self, v: Var | None, size: Size | None) -> None:
         if v is not None and size is not None and self.at.is_open(size):
             self.positions[v] = size
+            self.unchanged.add(v)
+
+    def _table(self, b: Binding) -> None:
+        """A table that is read by positions bounds their size. If it has a row for each, it must
+        continue.
+        """
+        x, i = b.operand(0), b.operand(1)
+        if b.op not in ("Gather", "GatherElements") or i not in self.unchanged or x is None:
+            return
+        shape, size = x.shape or (1,), self.at.plain(self.positions[i])
+        axis = int(b.attr("axis", 0)) % len(shape)
+        rows, number = shape[axis], self.at.at(size)
+        if size is None or number is None or not isinstance(rows, int) or rows < number:
+            return
+        if rows > number:
+            self.most[size, rows, f"'{x.name}' has {rows} rows"] = None
+        else:
+            made, how = for_any_size(x, {axis: size}, self.run_time, self.extensions)
+            b.block.set_operand(b, 0, made)
+            self.numbers[f"constant '{x.name}' {x.type} {how}"] = None
 
     def _carried(self, b: Binding) -> list[Var]:
         """Returns the operands whose numbers stand in the result, perhaps changed."""
@@ -174,7 +208,7 @@ class Arithmetic:
             count = self.at.at(size) or 0
             forms = {"": float(count), "1/": 1 / max(count, 1), "log ": log(max(count, 1))}
             for form, value in forms.items() if count > 1 or (count and counted) else ():
-                if value and number.dtype.type(value) == number:
+                if value and _equal(number, value, form == "log "):
                     likely = counted or form == "log " or not _reaches_softmax(b)
                     self._read(b, k, root, size, form, likely)
                     return
@@ -255,6 +289,13 @@ def _scalar(v: Var | None) -> tuple[Var, np.generic] | None:
     number = array.reshape(-1)[0]
     kind = numpy_dtype(v.dtype) if v.dtype else number.dtype
     return root, number.astype(kind)
+
+
+def _equal(number: np.generic, value: float, rounded: bool) -> bool:
+    """Whether a number is a value in its dtype, or if `rounded` a neighbour of it."""
+    wanted = number.dtype.type(value)
+    near = np.nextafter(wanted, [-np.inf, np.inf], dtype=number.dtype) if rounded else []
+    return any(number == n for n in (wanted, *near))
 
 
 def _reaches_softmax(b: Binding) -> bool:

@@ -106,8 +106,13 @@ def follow_sizes(
             if not walk.changes(list(main.bindings)) and not walk.chances([*main.walk()]):
                 break
         main.schedule()
-        numbers = Arithmetic(walk.at, walk.run_time, walk.found.extensions, walk.found.numbers)
-        numbers.follow([*main.walk()], {*emitter().emitted})
+        found = walk.found
+        numbers = Arithmetic(walk.at, walk.run_time, found.extensions, found.numbers, found.most)
+        try:
+            numbers.follow([*main.walk()], {*emitter().emitted})
+        except Refused as error:
+            text = f"the size cannot be opened: {error}"
+            raise Stuck(text, certain=True, doubts=found.readings.offered) from None
         emitter().discard()
     walk.check_targets([*main.walk()])
     for b in main.walk():
