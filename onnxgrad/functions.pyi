@@ -64,6 +64,7 @@ def optimize(
     recipe: str | os.PathLike[str] | None = None,
     fix_dims: Sizes | None = None,
     infer_shapes: bool = False,
+    strip_metadata: str | None = None,
     join: Other | None = None,
     before: Edits | None = None,
     after: Edits | None = None,

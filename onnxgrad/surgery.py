@@ -147,7 +147,7 @@ def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
 @from_keywords(MetadataOptions)
 def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
     """Sets and removes entries of a model's metadata, and other fields of its header ("" and 0
-    remove them).
+    remove them). `strip`: a glob of entries that are removed from nodes, such as stack traces.
 
     Returns the model in the type you passed in; everything else stays field for field, which is
     checked. `inspect(model).metadata` has the entries. Raises InputError for an entry to `unset`
@@ -160,7 +160,7 @@ def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
     with limited(options.timeout, options.max_memory):
         program = load_own(model)
         check_room(program, model)
-        change(program, options.values or {}, options.unset, options.header())
+        change(program, options.values or {}, options.unset, options.header(), options.strip)
         return to_kind_of(program, model)
 
 

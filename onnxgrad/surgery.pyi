@@ -113,6 +113,7 @@ def set_metadata(
     values: Entries | None = None,
     *,
     unset: Names = (),
+    strip: str | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
     producer_name: str | None = None,

@@ -45,7 +45,7 @@ PASSES = (
     "raise-for-onnxruntime", "remove-noops", "remove-unused", "remove-unused-functions",
     "remove-unused-parameters", "reorder-gather-matmul", "select-rows", "simplify-arithmetic",
     "simplify-inference", "simplify-sizes", "simplify-transpose", "sink-constants",
-    "transpose-after-concat",
+    "strip-metadata", "transpose-after-concat",
 )  # fmt: skip
 LINTS = (
     "nan-weights", "infinite-weights", "zero-weights", "missing-weights", "dead-outputs",

@@ -125,6 +125,13 @@ class OptimizeOptions(Proof):
         "declare the shape of every value in the output model, with open sizes as expressions of "
         "the inputs' sizes, such as batch*seq",
     )
+    strip_metadata: str | None = option(
+        None,
+        "remove the metadata of nodes from the output model, such as stack traces: a glob of keys "
+        "(default of the flag: all; place it after the model)",
+        metavar="PATTERN",
+        implied="*",
+    )
     join: Other | None = option(
         None,
         "first chain the model with another, as `join` does: model = FILE, map, prefix, "
@@ -369,6 +376,13 @@ class MetadataOptions(Limits, Header):
         None, "set an entry", flag="--set", metavar="KEY=VALUE", positional=True
     )
     unset: Names = option((), "remove an entry", metavar="KEY")
+    strip: str | None = option(
+        None,
+        "remove the metadata of nodes, such as stack traces: a glob of keys (default of the flag: "
+        "all; place it after the model)",
+        metavar="PATTERN",
+        implied="*",
+    )
 
     def header(self) -> dict[str, str | int]:
         """Returns the fields of the header that are set."""

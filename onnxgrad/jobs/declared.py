@@ -63,6 +63,7 @@ def option(
     once: bool = False,
     file: FileUse = "",
     names: tuple[str, ...] = (),
+    implied: str = "",
 ) -> Any:
     """Declares an option: a dataclass field with its properties in Python, shell, recipe and Olive.
 
@@ -70,10 +71,12 @@ def option(
     is none. `olive`: whether Olive's pass has it. `positional`: Python accepts it without its name.
     `once`: the flag is given once although the value may be a list. `file`: whether its values name
     files that are read or written; `names`: globs of the files written in a folder that it names.
+    `implied`: the value of the flag without a word.
     """
     doors = {
         "help": help, "flag": flag, "metavar": metavar, "toml": toml, "olive": olive,
         "positional": positional, "once": once, "file": file, "names": names,
+        "implied": implied,
     }  # fmt: skip
     return field(default=default, metadata={_KEY: doors})
 
@@ -97,6 +100,7 @@ class Option:
     once: bool
     file: FileUse
     names: tuple[str, ...]
+    implied: str
 
     @property
     def plain(self) -> tuple[Any, ...]:
@@ -312,6 +316,7 @@ def _argument(o: Option) -> dict[str, Any]:
     if o.plain == (bool,):
         return {"action": "store_false" if o.default is True else "store_true"}
     keywords: dict[str, Any] = {"action": "append"} if o.repeats else {}
+    keywords |= {"nargs": "?", "const": o.implied} if o.implied else {}
     keywords |= {"required": True} if o.default is REQUIRED else {}
     inner = [get_args(k)[0] for k in o.plain if get_origin(k) in _SEQUENCES] or list(o.plain)
     words = tuple(w for k in inner if get_origin(k) is Literal for w in get_args(k))

@@ -9,7 +9,10 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
 from onnxgrad.ir.program import HEADER, Program
+from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.save import to_proto
+from onnxgrad.passes.strip_metadata import StripMetadata
+from onnxgrad.rewrite.trace import Trace
 
 _MOST = 1 << 63
 
@@ -19,9 +22,14 @@ def change(
     values: Mapping[str, str],
     unset: Sequence[str],
     header: Mapping[str, str | int],
-) -> None:
-    """Sets and removes entries of a Program."""
-    before = to_proto(program)
+    strip: str | None = None,
+) -> tuple[str, ...]:
+    """Sets and removes entries of a Program. `strip`: a glob of the keys that are removed from
+    nodes. Returns notes.
+    """
+    before, trace = to_proto(program), Trace()
+    if strip is not None:
+        StripMetadata(keys=strip).run(program, trace)
     for key in unset:
         if key in values:
             raise InputError(f"metadata {key!r} cannot be both set and unset")
@@ -34,6 +42,12 @@ def change(
                 f"metadata {key!r}: the key must not be empty, the value must be text, not {text!r}"
             )
         program.metadata[key] = text
+    _set_header(program, header)
+    _check_rest(before, to_proto(program), with_nodes=strip is not None)
+    return tuple(trace.notes)
+
+
+def _set_header(program: Program, header: Mapping[str, str | int]) -> None:
     for name, value in header.items():
         wanted = int if name == "model_version" else str
         if not isinstance(value, wanted) or isinstance(value, bool):
@@ -42,10 +56,9 @@ def change(
         if isinstance(value, int) and not -_MOST <= value < _MOST:
             raise InputError(f"{name}: {value} has more than 64 bits")
         program.header[name] = value
-    _check_rest(before, to_proto(program))
 
 
-def _check_rest(before: ModelProto, after: ModelProto) -> None:
+def _check_rest(before: ModelProto, after: ModelProto, *, with_nodes: bool) -> None:
     """Raises InternalError if anything else differs. If a domain is imported twice, the last
     version counts and is written.
     """
@@ -55,5 +68,7 @@ def _check_rest(before: ModelProto, after: ModelProto) -> None:
             entry.version = known[domains.canonical(entry.domain)]
         for name in ("metadata_props", *HEADER):
             model.ClearField(name)
+        for node in model_nodes(model) if with_nodes else ():
+            node.ClearField("metadata_props")
     if before != after:
         raise InternalError("more of the model changed than its metadata")

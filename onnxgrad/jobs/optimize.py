@@ -27,6 +27,7 @@ from onnxgrad.passes.base import Pass
 from onnxgrad.passes.inline import Inline, check_names
 from onnxgrad.passes.instruments import PrintAfter, leave_out
 from onnxgrad.passes.pipeline import Pipeline, parse_passes, with_rules
+from onnxgrad.passes.strip_metadata import StripMetadata
 from onnxgrad.rewrite.exact_record import RewriteNotExact
 from onnxgrad.verify import verify
 
@@ -196,5 +197,7 @@ def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipel
     last = [p for p in plugins if p.name not in names]
     if options.infer_shapes and "infer-shapes" not in names:
         last += parse_passes("infer-shapes")
+    if options.strip_metadata is not None:
+        last.append(StripMetadata(keys=options.strip_metadata))
     passes = with_rules(made.passes, last)
     return leave_out(Pipeline((*first, *passes)), options.without)

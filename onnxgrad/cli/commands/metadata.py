@@ -21,21 +21,25 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Lists the metadata, or writes the model with the requested changes and no others."""
     values = args.options.values or {}
     header = args.options.header()
-    changes = bool(values or args.unset or header)
+    strip = args.options.strip
+    changes = bool(values or args.unset or header or strip is not None)
     if changes and args.output is None:
         raise InputError("name the changed model with -o: the input file is never changed")
     if args.output is not None and not changes:
-        raise InputError("-o without a change: pass --set, --unset or an option of the header")
+        raise InputError(
+            "-o without a change: pass --set, --unset, --strip or an option of the header"
+        )
     target = target_of(args.output) if changes else None
+    notes: tuple[str, ...] = ()
     with naming(args.model), within_limits(args):
         program = load(source(args.model))
         if changes:
-            change(program, values, args.unset, header)
+            notes = change(program, values, args.unset, header, strip)
             write_model(program, target, out)
     out.json({"model": args.model, "metadata": program.metadata, **program.header})
     _show(program, args, out)
     if changes:
-        out.show(line("every other field is unchanged", "dim"))
+        out.show(*(line(note) for note in notes), line("every other field is unchanged", "dim"))
     return 0
 
 

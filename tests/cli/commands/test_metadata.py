@@ -12,6 +12,7 @@ from onnx import ModelProto, numpy_helper
 
 import onnxgrad
 from onnxgrad import InputError
+from onnxgrad.ir.protobufs import model_nodes
 from tests.cli.conftest import Result
 from tests.helpers import parse
 
@@ -116,3 +117,55 @@ def test_a_domain_that_is_imported_twice(run: Run, file: Path) -> None:
     assert run("metadata", file, "--set", "a=b", "-o", file.parent / "out.onnx").code == 0
     written = onnx.load(file.parent / "out.onnx")
     assert [o.version for o in written.opset_import if o.domain == "f"] == [3, 3]
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    """A model whose nodes, in a branch and a function too, carry stack traces."""
+    model = parse(
+        """<ir_version: 10, opset_import: ["" : 20, "l" : 1], metadata_props: ["kept": "1"]>
+        g (float[2] x, bool c) => (float[2] y) { z = l.F(x) y = If(c) <
+            then_branch = t () => (float[2] u) { u = Neg(z) },
+            else_branch = e () => (float[2] v) { v = Abs(z) }> }
+        <domain: "l", opset_import: ["" : 20]> F (a) => (b) { b = Exp(a) }"""
+    )
+    for node in model_nodes(model):
+        node.metadata_props.add(key="trace", value=f"/home/me/{node.op_type}.py")
+        node.metadata_props.add(key="module.name", value=node.op_type)
+    onnx.save(model, tmp_path / "traced.onnx")
+    return tmp_path / "traced.onnx"
+
+
+def keys(path: Path) -> set[str]:
+    return {e.key for node in model_nodes(onnx.load(path)) for e in node.metadata_props}
+
+
+def test_strip_removes_the_metadata_of_nodes_and_nothing_else(run: Run, traced: Path) -> None:
+    out = traced.with_name("out.onnx")
+    done = run("metadata", traced, "-o", out, "--strip", "tr*")
+    assert done.code == 0, done.err
+    assert "metadata of 5 nodes removed" in done.out
+    assert keys(out) == {"module.name"}
+    done = run("metadata", traced, "-o", out, "--strip")
+    assert (done.code, keys(out)) == (0, set())
+    expected = onnx.load(traced)
+    for node in model_nodes(expected):
+        node.ClearField("metadata_props")
+    assert onnx.load(out) == expected
+
+
+def test_optimize_strips_and_says_how_many_bytes(run: Run, traced: Path) -> None:
+    out = traced.with_name("out.onnx")
+    assert run("optimize", traced, "-o", out).code == 0
+    assert {"trace", "module.name"} <= keys(out), "kept by default"
+    done = run("optimize", traced, "-o", out, "--strip-metadata")
+    assert done.code == 0, done.err
+    assert keys(out) == set()
+    assert "removed:" in done.out
+    assert "bytes" in done.out
+    recipe = traced.with_name("onnxgrad.toml")
+    recipe.write_text('strip_metadata = "module.*"\n')
+    assert run("optimize", traced, "-o", out, "--config", recipe).code == 0
+    assert "trace" in keys(out)
+    assert "module.name" not in keys(out)
+    assert onnx.load(out).metadata_props[0].key == "kept"
