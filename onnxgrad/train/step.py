@@ -18,7 +18,7 @@ from onnxgrad.grad.checkpointing.choice import Choice
 from onnxgrad.grad.differentiation import Gradient, differentiate
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.stops import Stop
-from onnxgrad.grad.weights.folded import folded_note
+from onnxgrad.grad.weights.folded import folded_note, unnamed_note
 from onnxgrad.grad.weights.repairs import Note, Repairs, Tied, Ties, doubtful_copies, tie, untie
 from onnxgrad.grad.weights.sharing import Findings
 from onnxgrad.grad.wrt import Wrt, hoist_requested
@@ -128,7 +128,14 @@ def build_step(
     trained = {*found.adjoints, *(s.name for s in ahead.applied.statistics)}
     texts = (note.text for note in notes if note.about & trained)
     found = replace(
-        found, notes=(*earlier, *texts, *folded_note(found.program, trained), *found.notes)
+        found,
+        notes=(
+            *earlier,
+            *texts,
+            *folded_note(found.program, trained),
+            *unnamed_note(found.program, trained),
+            *found.notes,
+        ),
     )
     step = _with_update(found, ahead, update, original, Repairs(tied, untied).of(trained))
     chosen = {

@@ -239,6 +239,8 @@ def _number(c: _Constant, by: Reader) -> Decision | None:
     """One element: a parameter by its name, or a number that belongs to no known formula."""
     if not c.one:
         return None
+    if c.v.is_constant and c.v.initializer is None and "." not in c.v.name:
+        return _no("a constant of the formula, written by a node")  # whatever its name
     if c.name in _OWNED:
         return _yes("a number that has a parameter's name")
     if c.name == "constant" or c.v.is_constant > (c.v.initializer is not None):

@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxgrad.grad.weights.evidence import is_uniform
+from onnxgrad.grad.weights.evidence import evidence, is_scripted, is_uniform
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, element_count
 from onnxgrad.ir.var import Var
@@ -85,3 +85,27 @@ def _made_from(x: NDArray[np.float64], y: NDArray[np.float64]) -> str | None:
 
 def _equal(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
     return bool(np.allclose(a, b, rtol=_CLOSE, atol=0.0))
+
+
+def unnamed_note(program: Program, requested: Iterable[str]) -> list[str]:
+    """Returns a note on `requested` vectors and numbers of the main graph to which an exporter gave
+    a name of its own, although it keeps the names of parameters; none if there are none.
+
+    Such a constant is a parameter that the exporter reshaped, or a number of the forward pass.
+    """
+    names = set(requested)
+    kinds = {v.name: evidence(v.name) for v in program.main.vars() if v.name in names}
+    if is_scripted(program.proto) or "parameter" not in kinds.values():
+        return []
+    found = [
+        f"'{v.name}' {v.type}"
+        for v in program.main.vars()
+        if kinds.get(v.name) == "constant" and sum(n != 1 for n in v.shape or ()) <= 1
+    ]
+    if not found:
+        return []
+    return [
+        f"{first_of(found, _SHOWN)}: the exporter kept no parameter's name, so that these may be "
+        "constants of the forward pass, such as ones of a normalisation without affine parameters "
+        "or torch.tensor([...]); exclude them by !NAME in wrt if they are"
+    ]

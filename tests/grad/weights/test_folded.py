@@ -45,3 +45,34 @@ def test_other_constants_and_requested_ones_are_not() -> None:
         assert not any(
             "computed from weights" in n for n in onnxgrad.check_gradient(model, wrt, "loss").notes
         )
+
+
+def _with_names(names: dict[str, str]) -> ModelProto:
+    text = (
+        "g (float[N, 4] x) => (float[N, 3] logits) { a = Gemm (x, W, B) n = Mul (a, first) "
+        "s = Add (n, second) logits = Softmax (s) }"
+    )
+    for old, new in names.items():
+        text = text.replace(old, new)
+    model = parse(text)
+    arrays = {"W": W, "B": W[0], "first": np.arange(1, 4), "second": np.zeros(3)}
+    for old, array in arrays.items():
+        tensor = numpy_helper.from_array(array.astype(np.float32), names.get(old, old))
+        model.graph.initializer.append(tensor)
+    return model
+
+
+def test_vectors_without_the_name_of_a_parameter_do_not_train_silently() -> None:
+    model = _with_names({"first": "clone", "second": "val_26"})
+    (note,) = [n for n in onnxgrad.training_step(model, "mse").notes if "exporter kept no" in n]
+    assert note.startswith("'clone' f32[3]") and "!NAME" in note
+    without = onnxgrad.training_step(model, "mse", wrt=["params", "!clone", "!val_26"])
+    assert not any("exporter kept no" in n for n in without.notes)
+    # parameters by their names, and a file whose names all say nothing
+    for names in (
+        {"first": "scale", "second": "bias"},
+        {"W": "val_1", "B": "val_2", "first": "val_3", "second": "val_4"},
+    ):
+        assert not any(
+            "exporter kept no" in n for n in onnxgrad.training_step(_with_names(names), "mse").notes
+        )

@@ -418,3 +418,19 @@ def test_statistics_by_name_but_not_in_products() -> None:
 def test_only_what_reaches_the_target() -> None:
     body = "h = MatMul (x, w) f = Floor (b) a = Add (h, f) y = ReduceSum <keepdims = 0> (a)"
     assert decided(model_of(body, {"w": trained(6, 6), "b": trained(6)})).keys() == {"w"}
+
+
+@pytest.mark.parametrize("name", ["beta", "alpha", "scale", "gamma"])
+def test_a_number_that_a_node_makes_is_no_weight_by_its_name(name: str) -> None:
+    """What torch.export writes for Softplus: the number 1 behind a CastLike, under a parameter's name."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]> m (float[2,6] x) => (float y) {{
+            h = MatMul (x, w) {name} = Constant <value_float = 1.5> () c = CastLike ({name}, h)
+            s = Mul (h, c) p = Softplus (s) y = ReduceSum <keepdims = 0> (p) }}"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(trained(6, 3), "w"))
+    assert weights(model) == {"w"}
+    # as an initializer it is one
+    del model.graph.node[1]
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1.5), name))
+    assert weights(model) == {"w", name}

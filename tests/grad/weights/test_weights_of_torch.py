@@ -130,3 +130,39 @@ def test_equal_layers_that_the_exporter_merged_are_named(tmp_path: Path, optimiz
     )
     lost = ("norm2.weight", "norm2.bias") if optimize else ()
     assert find_merged(load_own(path)).lost == lost
+
+
+FUNCTIONS = {
+    name: f"nn.{name}({arguments})"
+    for name, arguments in {
+        "Softplus": "beta=2.0", "Mish": "", "ELU": "0.7", "LogSigmoid": "", "CELU": "0.5", "Hardtanh": "-0.5, 0.5",
+        "Threshold": "0.1, 0.2", "Softshrink": "0.3", "Hardshrink": "0.3", "Tanhshrink": "", "Softsign": "",
+        "GELU": "'tanh'", "SELU": "", "SiLU": "", "Hardswish": "", "Hardsigmoid": "", "ReLU6": "", "LeakyReLU": "0.2",
+        "PReLU": "", "LayerNorm": "4", "RMSNorm": "4", "LogSoftmax": "1", "Softmin": "1", "AlphaDropout": "0.2",
+    }.items()
+}  # fmt: skip
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {"dynamo": True, "optimize": False},
+    "optimised": {"dynamo": True, "optimize": True},
+    "scripted": {"dynamo": False, "opset_version": 17},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_constant_of_a_function_is_a_weight(tmp_path: Path, function: str, form: str) -> None:
+    nn = torch.nn
+    net = nn.Sequential(nn.Linear(3, 4), eval(FUNCTIONS[function], {"nn": nn}), nn.Linear(4, 2))
+    path = tmp_path / "m.onnx"
+    try:
+        torch.onnx.export(net.eval(), (torch.randn(5, 3),), str(path), **FORMS[form])
+    except RuntimeError as error:  # the errors of the exporter
+        pytest.skip(f"torch does not export it: {str(error)[:80]}")
+    found, expected = weights(onnx.load(path)), {name for name, _ in net.named_parameters()}
+    if form == "optimised":  # a reshaped parameter, such as PReLU's, has a name of the exporter
+        kept = {t.name for t in onnx.load(path).graph.initializer}
+        assert found & expected == expected & kept and len(found) == len(expected)
+    else:
+        assert found == expected
