@@ -17,6 +17,7 @@ from onnxgrad.ir.program import Program, cut
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.kinds import with_commas
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import ExtractOptions
@@ -81,7 +82,7 @@ def extracted(
 
 
 def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[Var]:
-    names = several(given, f"{what}s")
+    names = with_commas(several(given, f"{what}s"), values)
     if len(set(names)) < len(names):
         raise InputError(f"{what} '{max(names, key=list(names).count)}' is requested twice")
     for name in names:

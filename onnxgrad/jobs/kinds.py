@@ -48,6 +48,21 @@ class Commas(Word):
         return names
 
 
+def with_commas(words: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """Returns names of which a flag has split some at their own commas: neighbouring words, of
+    which one is not known, become one name if together they are.
+    """
+    found: list[str] = []
+    at = 0
+    while at < len(words):
+        ends = range(len(words), at + 1, -1)
+        joined = (n for n in ends if ",".join(words[at:n]) in known)
+        end = next((n for n in joined if any(w not in known for w in words[at:n])), at + 1)
+        found.append(",".join(words[at:end]))
+        at = end
+    return tuple(found)
+
+
 class _Axes(Commas):
     """Names separated by commas, of which some have an axis, as in x=1,y."""
 

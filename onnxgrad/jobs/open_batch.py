@@ -13,7 +13,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import Files, sharing
-from onnxgrad.jobs.kinds import Sizes
+from onnxgrad.jobs.kinds import Sizes, with_commas
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.row_declarations import OpenBatchOptions, RowsProof, VmapOptions
@@ -85,11 +85,12 @@ def _names(program: Program, given: Sequence[str] | str | None) -> list[str] | N
     if given is None:
         return None
     known = {v.name for v in program.main.vars()}
-    return [
+    parts = [
         part
         for name in several(given, "inputs")
         for part in ([name] if name in known else name.split(","))
     ]
+    return [*with_commas(parts, known)]
 
 
 def _proved_rows(program: Program, opened: Opened, options: RowsProof, hooks: Hooks) -> OpenedModel:

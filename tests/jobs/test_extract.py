@@ -111,3 +111,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["extract", model, "-o", out, "--outputs", "hh"]) == 2
     assert "output 'hh' is not a value" in capsys.readouterr().err
     assert onnxgrad.extract(model, outputs=["h"], verify=False).graph.node[0].op_type == "MatMul"
+
+
+def test_names_with_commas_and_braces(tmp_path: Path) -> None:
+    """An exact name wins before a list is split."""
+    model = parse(TEXT)
+    for node in model.graph.node:
+        node.input[:] = ["t,{1},2" if n == "t" else n for n in node.input]
+        node.output[:] = ["t,{1},2" if n == "t" else n for n in node.output]
+    onnx.save(model, tmp_path / "m.onnx")
+    files = [str(tmp_path / "m.onnx"), "-o", str(tmp_path / "p.onnx"), "-q"]
+    assert main(["extract", *files, "--outputs", "h,t,{1},2,e"]) == 0
+    made = onnx.load(tmp_path / "p.onnx").graph
+    assert [v.name for v in made.output] == ["h", "t,{1},2", "e"]
+    assert main(["extract", *files, "--inputs", "t,{1},2", "--outputs", "u"]) == 0
+    made = onnx.load(tmp_path / "p.onnx").graph
+    assert [v.name for v in made.input] == ["t,{1},2"]
+    with pytest.raises(InputError, match="output 'a' is not a value"):
+        extract(model, outputs=["h", "a"])

@@ -258,3 +258,13 @@ def test_in_a_recipe(when: str, tmp_path: Path) -> None:
 def test_in_a_recipe_that_means_nothing(table: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         onnxgrad.optimize(parse(TEXT), before=table)
+
+
+def test_an_input_with_a_comma_and_braces_in_its_name(tmp_path: Path) -> None:
+    made = parse("g (float[1,4] x, float[1,4] z) => (float[1,4] y) { y = Add(x, z) }")
+    made.graph.input[0].name = made.graph.node[0].input[0] = "x,{0}"
+    onnx.save(made, tmp_path / "m.onnx")
+    files = [str(tmp_path / "m.onnx"), "-o", str(tmp_path / "o.onnx"), "-q"]
+    assert main(["open-batch", *files, "--inputs", "x,{0},z"]) == 0
+    opened = onnx.load(tmp_path / "o.onnx").graph.input
+    assert [v.type.tensor_type.shape.dim[0].dim_param != "" for v in opened] == [True, True]
