@@ -40,7 +40,7 @@ class Command:
     """`onnxgrad NAME`: its summary, two examples, its own rows, and the declaration of its `job` or
     its name in onnxgrad.jobs. `required` lists exclusive groups in which one argument must be
     given. `module` is the module of `cli.commands` that runs the command, if its name differs, or
-    the full name of a plug-in's module.
+    the full name of a plug-in's module; `job` is then a full name, too.
     """
 
     summary: str
@@ -58,7 +58,8 @@ class Command:
         if not isinstance(self.job, str) or not self.job:
             return self.job or None
         module, _, name = self.job.rpartition(".")
-        return cast("type[Declaration]", getattr(import_module(f"onnxgrad.jobs.{module}"), name))
+        module = module if "." in self.module else f"onnxgrad.jobs.{module}"
+        return cast("type[Declaration]", getattr(import_module(module), name))
 
 
 def row(

@@ -1,4 +1,4 @@
-"""The options and the command of `place`. Imports only what `--help` needs."""
+"""The options of `place`. Imports only what its `--help` needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeAlias
 
-from onnxgrad.cli.arguments import Command, reads, writes
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import option
 from onnxgrad.jobs.groups import Limits
@@ -58,26 +57,3 @@ class PlaceOptions(Limits):
         False, "place unmarked nodes on the device of their operands, or else of their readers"
     )
     ir: bool = option(False, "also write device_configurations of the IR (IR version 11)")
-
-
-COMMAND = Command(
-    "assign nodes to devices for onnxruntime, and show the copies between devices",
-    (
-        ("place model.onnx --device 'cuda=op:Mat*'", "show the copies between the devices"),
-        (
-            "place model.onnx --device 'cuda=Mat*,op:Tanh' --propagate -o placed.onnx",
-            "also place neighbours of placed nodes, and write the model",
-        ),
-    ),
-    (
-        reads("model", metavar="MODEL", help="an ONNX file, or - for stdin"),
-        writes(
-            "-o",
-            "--output",
-            metavar="OUT",
-            help="the file to write; - is stdout (default: write nothing)",
-        ),
-    ),
-    PlaceOptions,
-    module="onnxgrad.plugins.place.command",
-)
