@@ -371,7 +371,7 @@ class TrainingLoop(HeldValues):
             self._prediction = [v.name for v in program.main.inputs], self._open(program)
         return self._prediction
 
-    def shown(self, model: Program, weights: Mapping[str, Array]) -> Shown | None:
+    def _shown(self, model: Program, weights: Mapping[str, Array]) -> Shown | None:
         """Returns outputs of the trained model for held-out rows, or for generated ones without a
         held-out evaluation; None if the model returns only its loss.
         """
@@ -424,7 +424,7 @@ class Deployed:
         found = {} if keep else in_training_mode(to_proto(model))
         if not found:
             return Deployed()
-        shown, open_model = trainer.shown(model, weights), trainer._open
+        shown, open_model = trainer._shown(model, weights), trainer._open
 
         def finish(trained: Program) -> Program:
             made, _ = to_inference(trained)
