@@ -63,7 +63,8 @@ SHORT_FILES = frozenset({
 LATE: frozenset[tuple[str, str]] = frozenset({
     ("cli/parser.py", "onnxgrad.cli.usage.COMMANDS"),  # options of other commands, for an error alone
     ("cli/parser.py", "onnxgrad.jobs.declared.options_of"),
-    ("jobs/edit.py", "onnxgrad.train.losses.adding.with_loss"),  # `optimize` imports no training
+    ("jobs/edit.py", "onnxgrad.train.losses.adding.with_loss"),
+    ("jobs/edit.py", "onnxgrad.train.modes.Modes"),  # `optimize` imports no training
     # a child that runs onnxruntime is ready in 0.2 s, as it imports neither onnx nor the evaluator
     ("verify/running/child_main.py", "onnxgrad.verify.reference.server"),
     ("verify/running/child_main.py", "onnxgrad.verify.exact.child"),
