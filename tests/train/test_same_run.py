@@ -71,6 +71,7 @@ ANOTHER_RUN: Changes = {
     "loss_scale": (8.0, {}),
     "batch_norm": ("train", {}),
     "inputs_at": (["n"], {}),
+    "accumulate_by": ("batches", {"accumulate": 2}),  # another state: labels are counted
 }
 OF_AN_EPOCH: Changes = {
     "data": (OTHER, {}),
@@ -110,7 +111,7 @@ FREE: Changes = {
 # not of the numbers: files, limits and where it runs
 OTHERS = {
     "provider", "data_parallel", "folder", "log", "timeout", "max_memory", "accuracy", "measure",
-    "predict", "plot", "callbacks",
+    "predict", "plot", "callbacks", "keep_training_mode",
 }  # fmt: skip
 
 
