@@ -308,7 +308,7 @@ class InspectOptions(Limits):
 
     dims: Sizes | None = option(
         None,
-        "the size of a symbolic dimension, for FLOPs and memory",
+        "the size of a symbolic dimension, to count FLOPs and memory (FLOPs depend on it)",
         flag="--dim",
         metavar="NAME=SIZE",
     )

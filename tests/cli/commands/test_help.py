@@ -102,7 +102,7 @@ QUERIES = {
     "overwrite input shape": "optimize coming-from commands",
     "fix batch size": "optimize coming-from commands",
     "static shape": "optimize commands coming-from",
-    "dynamic shape": "open-batch commands",
+    "dynamic shape": "open-batch commands transformations",  # "Opening a size"
     "remove identity": "passes optimize passes commands laws",
     "fuse batchnorm": "optimize passes commands laws coming-from",
     "infer shapes": "optimize commands",
