@@ -8,13 +8,17 @@ Entry points of the working folder are ignored: it may be a stranger's, beside a
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.interpreter import is_working_folder
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
 
 _BUILT_IN = Path(__file__).parent / "plugins" / "entry_points.txt"
 _PREFIX = "onnxgrad."
@@ -58,15 +62,30 @@ def installed(group: str) -> dict[str, str]:
     """Returns the places of the names that installed packages declare in a group. Imports nothing
     of them. If several packages declare a name, the first on the path has it.
     """
+    found: dict[str, str] = {}
+    for _, point in _points():
+        if point.group == _PREFIX + group:
+            found.setdefault(point.name, point.value)
+    return found
+
+
+@cache
+def packages() -> dict[str, str]:
+    """Returns the versions of the installed packages that extend this one, by name."""
+    return {
+        found.metadata["Name"]: found.version
+        for found, point in _points()
+        if point.group.startswith(_PREFIX)
+    }
+
+
+def _points() -> Iterator[tuple[Distribution, EntryPoint]]:
+    """Yields the entry points of the packages on the path, without those of the working folder."""
     from importlib.metadata import distributions  # takes longer than `onnxgrad --help`
 
     path = [entry for entry in sys.path if not is_working_folder(entry)]
-    found: dict[str, str] = {}
     for distribution in distributions(path=path):
-        for point in distribution.entry_points:
-            if point.group == _PREFIX + group:
-                found.setdefault(point.name, point.value)
-    return found
+        yield from ((distribution, point) for point in distribution.entry_points)
 
 
 @cache

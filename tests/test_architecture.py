@@ -73,7 +73,6 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     # `optimize` neither converts, nor opens dimensions, nor writes a page, unless it is told to
     ("jobs/edit.py", "onnxgrad.grad.weights.kept.check_replaceable"),
     ("jobs/edit.py", "onnxgrad.jobs.float16.float16"),
-    *(("jobs/edit.py", f"onnxgrad.transform.inference_mode.{name}") for name in ("described", "in_training_mode", "to_inference")),
     ("jobs/edit.py", "onnxgrad.train.modes.Modes"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_bound"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),

@@ -18,6 +18,7 @@ from onnxgrad import extensions
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import find
+from onnxgrad.jobs.ci import accepted
 from tests.cli.conftest import Result, run
 from tests.helpers import ROOT, parse
 
@@ -102,9 +103,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
-    extensions.installed.cache_clear()
+    for known in (extensions.installed, extensions.packages):
+        known.cache_clear()
     yield folder
-    extensions.installed.cache_clear()
+    for known in (extensions.installed, extensions.packages):
+        known.cache_clear()
     COMMANDS.pop("hello", None)
     for name in [name for name in sys.modules if name.split(".")[0] == "cubes"]:
         del sys.modules[name]
@@ -194,6 +197,15 @@ def test_the_rules_of_a_package_are_registered_again_in_the_next_test(site: Path
 def test_a_package_that_cannot_be_imported_is_named(site: Path, domain: str, why: str) -> None:
     with pytest.raises(InputError, match=why.replace("(", r"\(")):
         onnxgrad.gradient(of(domain), adjoint="input")
+
+
+def test_ci_runs_again_if_a_package_has_another_version(site: Path) -> None:
+    assert accepted.versions()["cubes"] == "1.0"
+    metadata = next(site.glob("*.dist-info")) / "METADATA"
+    metadata.write_text(METADATA.replace("1.0", "1.1"), encoding="utf-8")
+    extensions.packages.cache_clear()
+    assert accepted.versions()["cubes"] == "1.1"
+    assert "cubes" not in sys.modules
 
 
 def test_metadata_in_the_working_folder_is_ignored(

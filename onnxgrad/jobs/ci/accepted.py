@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.extensions import packages
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import remove
 from onnxgrad.ir.storage.atomic_files import hash_file, regular
@@ -50,8 +51,8 @@ def key_of(model: str, settings: Any, files: Collection[str], folder: str) -> st
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions on which a result depends."""
-    found = {"onnxgrad": __version__}
+    """Returns the versions on which a result depends, those of installed plug-ins among them."""
+    found = {**packages(), "onnxgrad": __version__}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
