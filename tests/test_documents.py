@@ -144,6 +144,9 @@ def test_every_public_name_is_public(name: str) -> None:
     folders = {p.stem for p in PACKAGE.iterdir()}
     # metadata keys that we write into nodes and functions, and the end of a file's name
     others = {"made_by", "inline", "toml", "trained"}
+    # groups of entry points
+    points = (PACKAGE / "plugins" / "entry_points.txt").read_text("utf-8")
+    others |= set(re.findall(r"^\[onnxgrad\.(\w+)\]$", points, re.MULTILINE))
     assert sorted(named - set(onnxgrad.__all__) - folders - others) == []
 
 
