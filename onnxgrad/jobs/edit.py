@@ -35,7 +35,6 @@ from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if
 from onnxgrad.jobs.row_declarations import OpenBatchOptions
 from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions
 from onnxgrad.passes.convert_opset import hide_weight_inputs
-from onnxgrad.transform.inference_mode import described, in_training_mode, to_inference
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import roles, shape_of
 from onnxgrad.verify.feeds.proof_cases import sets_of
@@ -97,6 +96,7 @@ def _in_inference(program: Program) -> tuple[Program, Program, list[str]]:
     training steps evaluate, and a note. Raises InputError if nothing is in training mode.
     """
     from onnxgrad.train.modes import Modes
+    from onnxgrad.transform.inference_mode import described, in_training_mode, to_inference
 
     found = in_training_mode(to_proto(program))
     if not found:
