@@ -1,11 +1,12 @@
-"""The newest opset whose operators the installed onnxruntime runs as fast as before, and the chains
-that operators of a newer opset may replace.
+"""The newest opset at which the installed onnxruntime has kernels for a model's operators, and the
+chains that operators of a newer opset may replace.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from typing import TypeAlias
 
 from onnx import TensorProto
 
@@ -29,6 +30,9 @@ _DTYPES: dict[int, str] = {
     number: f"tensor({name.lower()})" for name, number in TensorProto.DataType.items() if number
 }
 
+# an operator, and the types of its operands and results as schemas name them
+_Form: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...]]
+
 
 def newest_served(
     program: Program, to: int, provider: str = "cpu", raised: Collection[str] = ()
@@ -44,24 +48,31 @@ def newest_served(
         known = kernels(PROVIDERS[provider])
     except (InputError, RunFailed):
         return to, ""
-    forms = {
+    forms: dict[_Form, None] = {
         (b.op, types_of(b.inputs), types_of(b.outputs)): None
         for root in (program.main, *program.functions.values())
         for b in root.walk()
         if b.domain == "" and b.op != "Constant" and called(b) is None
     }
-    newest, reason = to, ""
-    for op, operands, results in (*forms, *((op, (), ()) for op in raised)):
-        served = [
-            v
-            for v in range(program.opset, newest + 1)
-            if has_kernel(known, op, v, "", operands, results)
-        ]
-        schema = attributes.schema(op, newest, "")
-        if served and served[-1] < newest and schema is not None and not schema.deprecated:
-            reason = f"the installed onnxruntime has no kernel for {op} of opset {newest}"
-            newest = served[-1]
-    return newest, reason
+    forms |= {(op, (), ()): None for op in raised}
+
+    def lost(form: _Form, opset: int) -> bool:
+        op, operands, results = form
+        schema = attributes.schema(op, opset, "")
+        if schema is None or schema.deprecated:
+            return False  # the conversion replaces the operator
+        *earlier, now = (
+            has_kernel(known, op, v, "", operands, results) for v in range(program.opset, opset + 1)
+        )
+        return any(earlier) and not now
+
+    reason = ""
+    for opset in range(to, program.opset, -1):
+        op = next((form[0] for form in forms if lost(form, opset)), "")
+        if not op:
+            return opset, reason
+        reason = reason or f"the installed onnxruntime has no kernel for {op} of opset {opset}"
+    return program.opset, reason
 
 
 def types_of(values: Iterable[Var | None]) -> tuple[str, ...]:

@@ -60,6 +60,14 @@ def test_the_newest_that_serves(
     )
 
 
+def test_an_opset_must_serve_all_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pad ends at 18, where ReduceMax, which has kernels before and behind, has none."""
+    known(monkeypatch, Pad=[(13, 18, {})], ReduceMax=[(13, 13, {}), (20, 30, {})])
+    text = "g (float[2,3] x) => (float[A,B] y) { m = ReduceMax(x) y = Pad(m, p) }"
+    program = load(model_of(text, {"p": np.array([1, 0, 0, 1])}, opset=16))
+    assert newest_served(program, 25)[0] == 17
+
+
 def test_operators_that_go_do_not_hold_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Upsample is deprecated from opset 10 on: it becomes a Resize."""
     known(monkeypatch, Upsample=[(7, 8, {}), (9, 9, {})], Resize=[(10, 30, {})])
