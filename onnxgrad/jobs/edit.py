@@ -57,7 +57,7 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
             flags = "--bind, --free, --rename, --drop-output, --mode and --loss"
             words = "bind, free, rename, drop_output, mode and loss"
             raise InputError(f"no change is requested: see {option(flags, words)}")
-        switched: list[str] = []
+        reference, switched = program, list[str]()
         if options.mode is not None:
             program, reference, switched = _in_inference(program)
         bound = values_of(program.proto, options.bind or {})
@@ -77,9 +77,7 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
         if options.verify:
             back = {new: old for old, new in names.items()}
             # the original whose caller may give the freed weights other values
-            original = with_inputs(program, freed) if freed else program
-            if options.mode is not None and not freed:
-                original = reference
+            original = with_inputs(reference, freed) if freed else reference
             with running(original_of(original), options) as run:
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:

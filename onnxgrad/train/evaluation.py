@@ -17,6 +17,7 @@ from onnxgrad.train.losses.sums import Sums
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import Metric, Score
 from onnxgrad.train.step import TrainingStep
+from onnxgrad.verify.compare import compare_tensor
 
 # of the largest element; another mode of a node differs by far more than rounding
 _TOLERANCE = 1e-4
@@ -140,13 +141,11 @@ class Shown:
         names = [v.name for v in session.get_outputs() if v.name in self.outputs]
         feeds = {v.name: self.feeds[v.name] for v in session.get_inputs()}
         for name, found in zip(names, session.run(names, feeds), strict=True):
-            expected = np.asarray(self.outputs[name], np.float64)
-            error = np.abs(np.asarray(found, np.float64) - expected)
-            largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
-            if error.size and not float(np.nanmax(error)) <= _TOLERANCE * largest + 1e-9:
+            worst = compare_tensor(name, self.outputs[name], found, _TOLERANCE)
+            if not worst.ok:
                 raise NotProved(
-                    f"the model to write does not compute what was evaluated: '{name}' differs by "
-                    f"{np.nanmax(error):.3g}, its largest value is {largest:.3g}"
+                    "the model to write does not compute what was evaluated: "
+                    f"'{name}' {worst.reason or f'differs by {worst.rel:.3g} of its largest value'}"
                 )
 
 

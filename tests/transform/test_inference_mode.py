@@ -14,6 +14,7 @@ import onnxgrad
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.train import Trainer, training_step
 from onnxgrad.train.evaluation import Shown
+from onnxgrad.transform import inference_mode
 from onnxgrad.transform.inference_mode import described, in_training_mode
 from onnxgrad.verify.running.session import run
 
@@ -118,6 +119,22 @@ def test_fit_says_what_it_switched(tmp_path: Path) -> None:
     assert not any("switched" in note for note in done.notes)
 
 
+@pytest.mark.parametrize("free", [(), ("w1",)])
+def test_a_wrong_switch_is_refused(monkeypatch: pytest.MonkeyPatch, free: tuple[str, ...]) -> None:
+    """Beside a freed weight, too: the reference switches by other rules."""
+    switch = inference_mode._switch
+
+    def exchanged(node: Any, version: int) -> dict[str, str]:
+        found = switch(node, version)
+        if node.op_type == "BatchNormalization":
+            node.input[3], node.input[4] = node.input[4], node.input[3]
+        return found
+
+    monkeypatch.setattr(inference_mode, "_switch", exchanged)
+    with pytest.raises(NotProved):
+        onnxgrad.edit(in_training(15), mode="inference", free=free)
+
+
 def test_another_result_is_not_written() -> None:
     import onnxruntime as ort
 
@@ -128,6 +145,9 @@ def test_another_result_is_not_written() -> None:
     Shown({"x": x}, {"logits": good}).check(session)
     with pytest.raises(NotProved, match="does not compute what was evaluated: 'logits' differs"):
         Shown({"x": x}, {"logits": good + np.float32(0.01)}).check(session)
+    for wrong in (np.where(good == good.max(), np.float32(np.nan), good), good[:4]):
+        with pytest.raises(NotProved, match="does not compute what was evaluated: 'logits' "):
+            Shown({"x": x}, {"logits": wrong}).check(session)
 
 
 def test_functions_and_statistics_inside() -> None:
