@@ -21,6 +21,7 @@ from onnx import (
 )
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.domains import is_default
 from onnxgrad.ir.load import program_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of, every_node, graphs_of, keep
@@ -149,11 +150,11 @@ def _is_true(tensor: TensorProto) -> bool:
 
 
 def _opset(imports: Iterable[Any]) -> int:
-    return next((int(o.version) for o in imports if o.domain in ("", "ai.onnx")), 0)
+    return next((int(o.version) for o in imports if is_default(o.domain)), 0)
 
 
 def _trains(node: NodeProto, version: int, true: set[str]) -> bool:
-    if node.domain not in ("", "ai.onnx"):
+    if not is_default(node.domain):
         return False
     if node.op_type == "BatchNormalization":
         if version < 14:  # the number of results is the switch

@@ -81,6 +81,7 @@ NAN, INF = float("nan"), float("inf")
 DROP = "g (float[4] x) => (float[4] y) {{ r = Constant<value_float = {}>() t = Constant<value = bool {{{}}}>() y = Dropout(x, r, t) }}"
 NORM = """g (float[2,3,4] x) => (float[2,3,4] y) <float[3] s = {{1, 1, 1}}, float[3] b = {{0, 0, 0}}> {{
   y{} = BatchNormalization<training_mode = {}>(x, s, b, b, s) }}"""
+OLD_NORM = NORM.replace("<training_mode = {}>", "")  # before opset 14
 POOL = '<ir_version: 10, opset_import: ["": {}]> g (float[1,2,4,4] x) => (float[1,2,1,1] y) {{ y = {}(x) }}'
 # lint: models on which it fires with these words, models on which it does not
 CASES: dict[str, tuple[list[tuple[ModelProto, str]], list[ModelProto]]] = {
@@ -148,9 +149,13 @@ CASES: dict[str, tuple[list[tuple[ModelProto, str]], list[ModelProto]]] = {
     "training-mode": (
         [
             (parse(NORM.format(", m, v", 1)), "BatchNormalization"),
+            (parse(OLD_NORM.format(", m, v, c, d"), opset=13), "BatchNormalization"),
             (parse(DROP.format(0.5, 1)), "Dropout"),
         ],
-        [parse(NORM.format("", 0)), parse(DROP.format(0.5, 0)), parse(DROP.format(0.0, 1))],
+        [
+            parse(NORM.format("", 0)), parse(OLD_NORM.format(""), opset=13), parse(DROP.format(0.5, 0)),
+            parse(DROP.format(0.0, 1)),
+        ],
     ),
     "random-operators": (
         [(parse("g (float[2] x) => (float[2] y) { r = RandomUniformLike(x) y = Add(x, r) }"), "RandomUniformLike")],

@@ -139,8 +139,14 @@ def training_mode(model: Model) -> Iterator[str]:
         yield f"training mode, in which results depend on the batch or on chance: {_nodes(found)}"
 
 
+# before this opset, a BatchNormalization with several results trains
+_BY_ATTRIBUTE = 14
+
+
 def _trains(b: Binding) -> bool:
     if b.op == "BatchNormalization":
+        if b.version < _BY_ATTRIBUTE:
+            return sum(v is not None for v in b.outputs) > 1
         return bool(b.attrs.get("training_mode") == 1)
     if b.op != "Dropout":
         return False
