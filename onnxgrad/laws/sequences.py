@@ -21,7 +21,6 @@ from onnxgrad.rewrite.worklist import count, rewrite
 x, y, i, k = capture("x y i k")
 
 _BUILT = P.SequenceConstruct(Each(x))
-_READERS = frozenset({"SequenceAt", "SequenceLength", "ConcatFromSequence"})
 
 
 @rewrite(P.SequenceAt(_BUILT, i.const), shrinks=count("SequenceAt"))
@@ -78,15 +77,15 @@ def _place(i: Var, last: int, count: int) -> int | None:
 
 @rewrite(P.SplitToSequence(x, k.const.maybe), shrinks=count("SplitToSequence"))
 def split_to_sequence(x: Var, k: Var | None, root: Binding) -> Any:
-    """SplitToSequence(x, k) = SequenceConstruct(Split(x, k)), where only places, the length or the
-    Concat of the sequence are read
+    """SplitToSequence(x, k) = SequenceConstruct(Split(x, k)), where elements at constant places,
+    the length or the Concat are read
     """
     axis, rank = root.attr("axis", 0), x.rank
     size = None if not rank or not -rank <= axis < rank else (x.shape or ())[axis]
     if not isinstance(size, int) or size == 0:
         return decline("the size along its axis is unknown, or 0")
     decline_if(
-        root.out.returned or any(user.op not in _READERS for user in root.out.users),
+        root.out.returned or not all(map(_reads_elements, root.out.users)),
         "it is read as a sequence",
     )
     sizes = _sizes(k, size)
@@ -98,11 +97,18 @@ def split_to_sequence(x: Var, k: Var | None, root: Binding) -> Any:
     return op.SequenceConstruct(*parts)
 
 
+def _reads_elements(b: Binding) -> bool:
+    """Whether another law makes a sequence needless to this reader."""
+    if b.op == "SequenceAt":
+        return b.inputs[1] is not None and b.inputs[1].const is not None
+    return b.op in ("SequenceLength", "ConcatFromSequence")
+
+
 def _sizes(k: Var | None, size: int) -> list[int] | None:
     """The sizes of the parts: each 1, each `k` but the last, or as listed."""
-    array = None if k is None else k.const
     if k is None:
         return [1] * size
+    array = k.const
     if array is None:
         return None
     if array.ndim:

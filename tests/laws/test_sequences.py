@@ -74,6 +74,7 @@ def test_a_sequence_that_is_a_result(body: str, ops: list[str]) -> None:
     [
         "s = SequenceConstruct(a, a) o = SequenceAt(s, i)",
         "s = SequenceConstruct(a, a) o = SequenceAt(s, far)",
+        "s = SplitToSequence<axis=0>(a, one) o = SequenceAt(s, i)",
         "s = SplitToSequence<axis=0>(b, one) o = SequenceAt(s, one)",
         "s = SplitToSequence<axis=0>(a, wrong) o = SequenceAt(s, one)",
     ],
