@@ -16,6 +16,8 @@ from onnxgrad.ir.types import Array
 # onnxruntime's optimiser writes these operators into the default domain, where onnx lacks them or
 # added them later
 _OF_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+# modes of GridSample before opset 20, and com.microsoft's, with their names since
+GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _LISTS = (
     AttributeProto.INTS,

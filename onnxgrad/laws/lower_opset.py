@@ -9,7 +9,7 @@ import numpy as np
 from onnx.defs import OpSchema
 
 from onnxgrad.ir import attributes
-from onnxgrad.ir.attributes import read
+from onnxgrad.ir.attributes import GRID_MODES, read
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.emit import constant, emitting
@@ -30,10 +30,17 @@ def lower(b: Binding, old: int, new: int) -> None:
     if schema is None:
         raise Refused(f"it is new at opset {new}")
     refuse_if(b.op in _ANOTHER_MEANING.get(new, ()), f"it means something else before opset {new}")
-    if (own := _LOWERED.get((b.op, new))) is not None:
-        with emitting(b.block, sources=(b,), made_by="convert-opset"):
+    with emitting(b.block, sources=(b,), made_by="convert-opset"):
+        if (own := _LOWERED.get((b.op, new))) is not None:
             own(b, schema)
-        return
+        else:
+            _as_before(b, schema, new)
+
+
+def _as_before(b: Binding, schema: OpSchema, new: int) -> None:
+    """Leaves out what is new if it is the default, and turns operands into attributes. Raises
+    Refused.
+    """
     if new == _NEGATIVE_AXES:
         _axes_from_the_front(b)
     _operands_as_attributes(b, schema)
@@ -171,7 +178,8 @@ def _of_images(b: Binding, schema: OpSchema) -> None:
     """The modes linear and cubic were called bilinear and bicubic, of images only."""
     x, mode = b.operand(0), str(b.attrs.get("mode", "linear"))
     refuse_if(x is None or x.rank != _RANK_OF_IMAGES, "its operand is not known to be of rank 4")
-    b.set_attribute("mode", {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode))
+    names = {new: old for old, new in GRID_MODES.items()}
+    b.set_attribute("mode", names.get(mode, mode))
 
 
 _RANK_OF_IMAGES = 4
@@ -234,7 +242,9 @@ def _scales(b: Binding) -> Any:
 def _upsample(b: Binding, schema: OpSchema) -> None:
     """Resize(x, scales) = Upsample(x, scales), where no scale is below 1"""
     scales: Any = _known(b.operand(1))
-    refuse_if(scales is None or not (scales >= 1).all(), "its 'scales' are not known to be above 1")
+    refuse_if(
+        scales is None or not (scales >= 1).all(), "its 'scales' are not known to be 1 or more"
+    )
     b.rename_operator("Upsample")
 
 
@@ -343,6 +353,4 @@ def _listed_parts(b: Binding) -> None:
         not all(isinstance(n, int) for n in parts),
         "the sizes of its parts are not known, nor equal",
     )
-    with emitting(b.block, sources=(b,), made_by="convert-opset"):
-        listed = constant(np.array(parts, np.int64))
-    b.block.set_operands(b, [b.operand(0), listed])
+    b.block.set_operands(b, [b.operand(0), constant(np.array(parts, np.int64))])

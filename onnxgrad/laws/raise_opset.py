@@ -13,6 +13,7 @@ from weakref import WeakSet
 import numpy as np
 
 from onnxgrad.errors import UnknownDtype
+from onnxgrad.ir.attributes import GRID_MODES
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import REDUCTIONS
 from onnxgrad.ir.emission.emit import constant
@@ -234,7 +235,7 @@ def half_a_pixel(b: Binding, was: Attributes) -> None:
 def modes_of_grid_sample(b: Binding, was: Attributes) -> None:
     """The modes bilinear and bicubic are now called linear and cubic."""
     mode = str(was["mode"])
-    b.set_attribute("mode", {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
+    b.set_attribute("mode", GRID_MODES.get(mode, mode))
 
 
 @adapter(21, "GroupNormalization")

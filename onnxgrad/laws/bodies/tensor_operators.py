@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
+from onnxgrad.ir.attributes import GRID_MODES
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.ops import op
@@ -17,7 +18,7 @@ _LINEAR = 20
 def _grid_sample(x: Var, grid: Var, *, binding: Binding) -> Var:
     mode = binding.attr("mode", "bilinear")
     if emitter().block.opsets.get("", 0) >= _LINEAR:
-        mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+        mode = GRID_MODES.get(mode, mode)
     others = {"align_corners": 0, "padding_mode": "zeros"}
     given = {name: binding.attr(name, value) for name, value in others.items()}
     result: Var = op.GridSample(x, grid, mode=mode, **given)

@@ -14,6 +14,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, pad
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
+from onnxgrad.ir.attributes import GRID_MODES
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.arithmetic import rank_of, size_along
 from onnxgrad.ir.emission.emit import constant
@@ -261,9 +262,6 @@ def _continued(place: Var, size: Any, padding: str, aligned: bool) -> tuple[Var,
     return clamped, op.Equal(clamped, place) if padding == "zeros" else None
 
 
-_MODES = {"bilinear": "linear", "bicubic": "cubic"}  # the names of opset 16
-
-
 def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Var]:
     """Returns the pixels of x that the grid (N, *O, rank), last axis first, reads; g (N, C, P)."""
     rank = rank_of(grid if x.rank is None else x, binding) - 2
@@ -284,7 +282,7 @@ def _sampling(g: Var, x: Var, grid: Var, binding: Binding) -> tuple[Sampling, Va
         [batch],
         spatial,
         count,
-        _MODES.get(mode, mode),
+        GRID_MODES.get(mode, mode),
         binding.attr("padding_mode"),
         aligned,
     )

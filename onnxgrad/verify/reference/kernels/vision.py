@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from onnxgrad.ir.attributes import GRID_MODES
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 _FAR = 2.0**40  # positions are clipped to this distance, infinities too
@@ -17,9 +18,8 @@ _FAR = 2.0**40  # positions are clipped to this distance, infinities too
 @kernel("GridSample", domain="com.microsoft", why="missing")
 def grid_sample(call: Call, x: Array, grid: Array) -> Array:
     """x (N, C, *S), grid (N, *O, rank) with the last spatial axis first -> (N, C, *O)."""
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(
-        call["mode"] or "linear", call["mode"] or "linear"
-    )
+    mode = call["mode"] or "linear"
+    mode = GRID_MODES.get(mode, mode)
     aligned = bool(call["align_corners"])
     sizes = x.shape[2:]
     positions = []
