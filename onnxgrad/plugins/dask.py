@@ -11,11 +11,11 @@ import platform
 import threading
 import uuid
 from collections.abc import Generator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.jobs.ci.accepted import versions
 from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.jobs.ci.work import Job, work
 from onnxgrad.jobs.ci.workers import ATTEMPTS, died
@@ -24,8 +24,6 @@ from onnxgrad.wording import install, option
 if TYPE_CHECKING:
     from distributed import Client
 
-# packages that decide the bytes of a result
-_PACKAGES = ("onnxgrad", "onnx", "onnxruntime", "numpy")
 _CONNECTING = 20.0  # seconds
 _one = threading.Lock()
 
@@ -82,22 +80,18 @@ def _check_workers(client: Client, jobs: Sequence[Job]) -> None:
 
 
 def _versions() -> dict[str, str]:
-    found = {"Python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "none"
-    return found
+    return {"Python": platform.python_version(), **versions()}
 
 
 def _unlike(wanted: dict[str, str], models: list[str]) -> str:
     """Returns how this process differs from the caller, so that results could differ or fail; empty
     if it does not differ.
     """
-    for name, here in _versions().items():
-        if here != wanted[name]:
-            return f"has {name} {here}, this machine has {wanted[name]}: install the same version"
+    ours = _versions()
+    for name in {**wanted, **ours}:
+        here, there = ours.get(name, "none"), wanted.get(name, "none")
+        if here != there:
+            return f"has {name} {here}, this machine has {there}: install the same version"
     missing = next((path for path in models if not Path(path).is_file()), None)
     return "" if missing is None else f"does not see {missing}: workers must see the same files"
 
