@@ -5,6 +5,7 @@ finite differences, and lets the caller write it.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -94,7 +95,7 @@ def _marked(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> C
     return Changed(program, mark(program, wrt, target, checkpoint))
 
 
-class PluggedDerivative:
+class PluggedDerivative(ABC):
     """The base of options of a derivative that a plug-in declares in the group
     `onnxgrad.derivatives`, by its kind. `made` is the class with which the command shows it.
     """
@@ -102,9 +103,9 @@ class PluggedDerivative:
     made: ClassVar[Any]
 
     @staticmethod
+    @abstractmethod
     def formed(program: Program, *chosen: Any, **options: Any) -> Any:
         """Returns the Derivative, or the Changed program, for the options that form it."""
-        raise NotImplementedError
 
     def checked(self, model: ModelLike, found: Any, proof: GradOptions) -> GradientReport | None:
         """Returns the numeric check; None if `check_product` checks the kind."""
