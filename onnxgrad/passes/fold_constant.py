@@ -42,6 +42,7 @@ from onnxgrad.passes.folded_values import (
     growth,
     outside_bytes,
     reads_constants,
+    results_read,
     sharing_constants,
     values_of,
 )
@@ -123,7 +124,7 @@ class _Budget:
 
     def takes(self, b: Binding) -> bool:
         """Whether constants of the dtypes of its results may be created at all."""
-        return self.floats or all(v.dtype not in FLOAT_DTYPES for v in _results(b))
+        return self.floats or all(v.dtype not in FLOAT_DTYPES for v in results_read(b))
 
     def pays(self, growth: int) -> bool:
         """Whether a folding that adds `growth` bytes is allowed. If so, deducts them."""
@@ -277,7 +278,7 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
     wanted = [
         b
         for b in folded
-        if any(u not in folded or not budget.takes(u) for v in _results(b) for u in v.users)
+        if any(u not in folded or not budget.takes(u) for v in results_read(b) for u in v.users)
     ]
     wanted = [b for b in wanted if budget.takes(b) and budget.pays(_growth(b))]
     if wanted and not trace.stopped:
@@ -309,20 +310,15 @@ def _foldable(b: Binding) -> bool:
     )
 
 
-def _results(b: Binding) -> list[Var]:
-    """The results that something reads."""
-    return [v for v in b.outputs if v is not None and v.use_count]
-
-
 def _size(b: Binding) -> int | None:
     """The bytes of the results; None if they are unknown, and for strings."""
-    sizes = [None if v.dtype == TensorProto.STRING else byte_count(v.type) for v in _results(b)]
+    sizes = [None if v.dtype == TensorProto.STRING else byte_count(v.type) for v in results_read(b)]
     return None if None in sizes else sum(n or 0 for n in sizes)
 
 
 def _growth(b: Binding) -> int:
     """Bytes the file gains: the results, less the node and the constants that only it reads."""
-    dying: int = b.node.ByteSize() - sum(len(v.name) for v in _results(b))
+    dying: int = b.node.ByteSize() - sum(len(v.name) for v in results_read(b))
     for v in {
         v
         for v in b.inputs

@@ -30,6 +30,11 @@ def reads_constants(b: Binding, made: Container[Binding | None] = ()) -> bool:
     return True
 
 
+def results_read(b: Binding) -> list[Var]:
+    """The results that something reads."""
+    return [v for v in b.outputs if v is not None and v.use_count]
+
+
 def sharing_constants(
     block: BindingBlock, foldable: Callable[[Binding], bool]
 ) -> list[list[Binding]]:
@@ -108,10 +113,7 @@ def values_of(
         if unknown:
             model = _model_of(block, folded, unknown)
             values |= run(model, {}, optimize=False, timeout=seconds)
-        return [
-            (b, {v: values[v.name] for v in b.outputs if v is not None and v.use_count})
-            for b in wanted
-        ]
+        return [(b, {v: values[v.name] for v in results_read(b)}) for b in wanted]
     except RunFailed:
         if len(wanted) == 1:
             return []  # the model fails at this binding anyway; folding does not report it
@@ -136,7 +138,7 @@ def _model_of(
         array = v.const
         if array is not None:
             graph.initializer.append(numpy_helper.from_array(array, v.name))
-    for v in (v for b in wanted for v in b.outputs if v is not None and v.use_count):
+    for v in (v for b in wanted for v in results_read(b)):
         graph.output.add(name=v.name).type.tensor_type.elem_type = v.dtype
     # folded operators are of the default domain
     imports = [onnx.helper.make_opsetid("", block.opsets[""])]

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
-from onnx import TensorProto
-
 from onnxgrad.errors import InputError
 from onnxgrad.ir import attributes
+from onnxgrad.ir.emission import signature
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.operator_index import bindings_of
 from onnxgrad.ir.program import Program
@@ -26,9 +25,7 @@ from onnxgrad.verify.running.kernel_versions import has_kernel
 from onnxgrad.verify.running.session import kernels
 from onnxgrad.vocabulary import PROVIDERS
 
-_DTYPES: dict[int, str] = {
-    number: f"tensor({name.lower()})" for name, number in TensorProto.DataType.items() if number
-}
+_NAMES = {number: name for name, number in signature.DTYPES.items()}
 
 # an operator, and the types of its operands and results as schemas name them
 _Form: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...]]
@@ -83,7 +80,7 @@ def types_of(values: Iterable[Var | None]) -> tuple[str, ...]:
 def type_name(type_: Type | None) -> str:
     """The name of a type in schemas; "" if the type is unknown."""
     if isinstance(type_, TensorType):
-        return _DTYPES.get(type_.dtype, "") if type_.dtype else ""
+        return _NAMES.get(type_.dtype, "") if type_.dtype else ""
     if isinstance(type_, (SequenceType, OptionalType)):
         inner = type_name(type_.elem)
         kind = "seq" if isinstance(type_, SequenceType) else "optional"

@@ -43,7 +43,7 @@ _NUMBERS = {
     AttributeProto.INTS: "ints",
     AttributeProto.FLOATS: "floats",
 }
-_DTYPES: dict[str, int] = {
+DTYPES: dict[str, int] = {
     f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items() if number
 }
 
@@ -55,7 +55,7 @@ def formals(op_type: str, domain: str, since: int) -> tuple[Formal, ...]:
         Formal(
             p.name,
             p.type_str,
-            frozenset(_DTYPES[t] for t in p.types if t in _DTYPES),
+            frozenset(DTYPES[t] for t in p.types if t in DTYPES),
             p.is_homogeneous,
         )
         for p in onnx.defs.get_schema(op_type, since, domain).inputs
@@ -182,8 +182,8 @@ def literal_dtype(
     formal = (
         expected[min(index, len(expected) - 1)] if expected else Formal("", "", frozenset(), True)
     )
-    if formal.variable in _DTYPES:
-        return _DTYPES[formal.variable]
+    if formal.variable in DTYPES:
+        return DTYPES[formal.variable]
     others = [v for v in operands if isinstance(v, Var) and v.dtype]
     if formal.alike and expected:
         for i, v in enumerate(operands):
@@ -215,7 +215,7 @@ def untyped_like(
     if isinstance(value, (np.ndarray, np.generic)) or not expected:
         return None
     formal = expected[min(index, len(expected) - 1)]
-    if not formal.alike or formal.variable in _DTYPES:
+    if not formal.alike or formal.variable in DTYPES:
         return None
     alike = [
         v

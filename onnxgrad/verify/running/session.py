@@ -385,7 +385,7 @@ def versions() -> dict[str, Any]:
 
 
 @functools.cache
-def kernels(provider: str = "CPUExecutionProvider") -> Kernels:
+def kernels(provider: str = PROVIDERS["cpu"]) -> Kernels:
     """Returns the kernels that the installed onnxruntime has on a provider, by operator. Raises
     RunFailed if this build of onnxruntime does not tell.
     """
