@@ -280,7 +280,7 @@ class Report(Plain):
     @staticmethod
     def merge(reports: Sequence[Report], places: Sequence[str] = (), word: str = "on") -> Report:
         """Returns one report for several cases of a proof; with `places`, for proofs on several
-        providers, or `at` several sizes.
+        providers (`word` is "on") or at several sizes.
 
         With places, the names of all checks but the first report's include the provider or the
         size, and so do notes and reasons.
@@ -290,7 +290,11 @@ class Report(Plain):
             return first
         named = [f"{word} {place}" if i else "" for i, place in enumerate(places)]
         named = named or [""] * len(reports)
-        parts = [report._at(place, first) for report, place in zip(reports, named, strict=True)]
+        # providers run the same cases, sizes have cases of their own
+        parts = [
+            report._at(place, first, same_cases=word == "on")
+            for report, place in zip(reports, named, strict=True)
+        ]
         checks: dict[str, list[Check]] = {}
         found: dict[tuple[str, str], list[Difference]] = {}
         compared: dict[str, int] = {}
@@ -333,14 +337,14 @@ class Report(Plain):
             non_finite=min(beyond, key=lambda one: one.equal, default=None),
         )
 
-    def _at(self, place: str, first: Report) -> Report:
+    def _at(self, place: str, first: Report, *, same_cases: bool) -> Report:
         """Returns the report with the place in its names, and without what the first report of
         several says.
         """
         if not place:
             return self
-        cases = (replace(c, place=place) for c in self.cases)
         new = [c for c in self.cases if c not in first.cases]
+        apart = [replace(c, place=place) for c in self.cases]
         return replace(
             self,
             checks={
@@ -348,7 +352,7 @@ class Report(Plain):
                 for c in self.checks.values()
             },
             differences=tuple(replace(d, check=f"{d.check} {place}") for d in self.differences),
-            cases=tuple(new if place.startswith("on ") else cases),
+            cases=tuple(new if same_cases else apart),
             notes=tuple(f"{place}: {note}" for note in self.notes if note not in first.notes),
             unproved=tuple(f"{place}: {why}" for why in self.unproved),
         )
