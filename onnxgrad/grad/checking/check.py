@@ -53,7 +53,7 @@ from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files, opened
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import BRANCHES
-from onnxgrad.verify.feeds.dims import dim_plans, named_dims, required_inputs, symbols_in
+from onnxgrad.verify.feeds.dims import named_dims, required_inputs, symbols_in
 from onnxgrad.verify.feeds.generate import bound_by, feeds_for
 from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of
 from onnxgrad.verify.reference.client import Float64
@@ -347,40 +347,23 @@ def _feeds(
     """Returns feeds with sizes at which the model runs, these sizes, and the inputs that the user
     gave.
     """
+    given: Mapping[str, Any] = {}
+    dims = dict(how.dims or {})
     if how.inputs:
-        given = sets_of(how.inputs, source)
-        if len(given) > 1:
-            raise InputError(
-                f"inputs: a {found.kind} is checked on one set of arrays, not {len(given)}"
-            )
-        feeds = _at_sizes_that_run(source, run, how, given[0])
-        return feeds, bound_by(source, feeds), list(given[0])
-    dims = how.dims
-    if isinstance(found, Derivative) and found.sizes is not None:
-        dims = {**found.sizes, **(dims or {})}
-    dims = runnable(source, dims, how.seed, lambda feeds: run(source, feeds), count=1)[0]
-    return feeds_for(source, seed=how.seed, dims=dims), dict(dims), ()
-
-
-def _at_sizes_that_run(
-    source: ModelProto, run: Run, how: Conditions, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the given arrays and drawn ones, with sizes at which the model runs, if any do."""
-    first = feeds_for(source, seed=how.seed, dims=how.dims, given=given)
-    if all(v.name in given for v in required_inputs(source.graph)):
-        return first
-    symbols = set().union(*map(symbols_in, named_dims(source.graph)))
-    bound = {name: n for name, n in bound_by(source, given).items() if name in symbols}
-    for plan in dim_plans(source, {**bound, **(how.dims or {})}):
-        feeds = feeds_for(source, seed=how.seed, dims=plan, given=given)
-        try:
-            run(source, feeds)
-        except RunFailed as error:
-            if error.stage != "run":
-                break  # it does not load, died or reached a limit: so at other sizes
-        else:
-            return feeds
-    return first
+        given, *more = sets_of(how.inputs, source)
+        if more:
+            count = len(more) + 1
+            raise InputError(f"inputs: a {found.kind} is checked on one set of arrays, not {count}")
+        symbols = set().union(*map(symbols_in, named_dims(source.graph)))
+        sizes = bound_by(source, given)
+        dims = {**{name: n for name, n in sizes.items() if name in symbols}, **dims}
+    elif isinstance(found, Derivative) and found.sizes is not None:
+        dims = {**found.sizes, **dims}
+    if not given or any(v.name not in given for v in required_inputs(source.graph)):
+        attempt = partial(run, source)
+        dims = runnable(source, dims, how.seed, attempt, count=1, given=given)[0]
+    feeds = feeds_for(source, seed=how.seed, dims=dims, given=given)
+    return feeds, bound_by(source, feeds) if given else dims, list(given)
 
 
 def where_finite(

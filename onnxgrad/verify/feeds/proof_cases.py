@@ -256,13 +256,13 @@ def runnable(
     attempt: Attempt,
     *,
     count: int = _PLANS,
+    given: Mapping[str, Value] | None = None,
 ) -> list[dict[str, int]]:
-    """Returns the first `count` plans of `dim_plans` at which the model runs. Raises errors as
-    `choose_cases`.
+    """Returns the first `count` plans of `dim_plans` at which the model runs, beside the `given`
+    arrays. Raises errors as `choose_cases`.
     """
-    return [
-        dict(chosen.case.dims) for chosen in _running(Feeder(model), dims, seed, attempt, count)
-    ]
+    found = _running(Feeder(model), dims, seed, attempt, count, given=given)
+    return [dict(chosen.case.dims) for chosen in found]
 
 
 def _running(
@@ -272,12 +272,13 @@ def _running(
     attempt: Attempt,
     count: int,
     on_refused: Refused | None = None,
+    given: Mapping[str, Value] | None = None,
 ) -> list[Chosen]:
     good: list[Chosen] = []
     first: RunFailed | None = None
     started = time.monotonic()
     for plan in dim_plans(feeder.model, dims):
-        feeds = feeder.feeds(seed=seed, dims=plan)
+        feeds = feeder.feeds(seed=seed, dims=plan, given=given)
         try:
             good.append(Chosen(Case(plan, seed), feeds, attempt(feeds)))
         except RunFailed as error:
