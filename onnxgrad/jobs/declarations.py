@@ -86,7 +86,8 @@ class OptimizeOptions(Proof):
     target_opset: Several | None = option(
         None,
         "convert the model to opset N first, so that passes may use its operators, such as "
-        "Attention of opset 23 (default: the model's opset)",
+        "Attention of opset 23; at most the newest for which onnxruntime has the kernels (default: "
+        "the model's opset)",
         metavar="N",
     )
     for_: Runtime | None = option(
