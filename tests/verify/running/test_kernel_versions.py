@@ -69,6 +69,8 @@ def agreement(step: int) -> Counter[tuple[bool, bool]]:
                 open_session(to_proto(program), optimize=False)
                 loads = True
             except RunFailed as failed:
+                if "under development" in str(failed):
+                    continue  # no opset of this onnxruntime, whatever the operator
                 loads = not re.search("find an implementation|find kernel", str(failed))
             found[said, loads] += 1
             if said != loads:
