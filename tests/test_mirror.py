@@ -42,7 +42,6 @@ HOMES: dict[str, dict[str, str]] = {
     "a step of what this file tests whole": {
         "transform/sizes/arithmetic": "transform/test_open_guesses",
         "transform/sizes/extensions": "transform/test_open_guesses",
-        "transform/sizes/agreement": "transform/test_open_sizes",
         "transform/sizes/bodies": "transform/test_open_bodies",
         "transform/sizes/ones": "transform/test_open_ones",
         "transform/sizes/constants": "transform/test_open_sizes",

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from onnxgrad.ir.axis_maps import carried
+from onnxgrad.ir.axis_maps import OUTSIDE, axes, carried, is_mapped
 from onnxgrad.ir.load import load
 from onnxgrad.verify.reference.evaluate import reference
 from tests.helpers import parse
@@ -39,14 +39,25 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], list[tuple[int | None, ...] |
     "transposed convolution": ("ConvTranspose (x, w)", [(2, 2, 4), (2, 3, 2)], [(0, None, None), (None, None, None)]),
     "pool": ("MaxPool <kernel_shape = [2]> (x)", [(2, 3, 4)], [(0, 1, None)]),
     "row norm": ("LayerNormalization (x, w)", [(2, 3), (3,)], [(0, None), (1,)]),
-    "instance norm": ("InstanceNormalization (x, w, b)", [(2, 3, 4), (3,), (3,)], [(0, 1, None), None, None]),
+    "instance norm": ("InstanceNormalization (x, w, b)", [(2, 3, 4), (3,), (3,)], [(0, 1, None), (1,), (1,)]),
     "cumulative": ("CumSum (x, axis)", [(2, 3)], [(0, None)]),
     "Einsum": ('Einsum <equation = "bi,ijk->kbj"> (x, w)', [(2, 3), (3, 4, 2)], [(1, None), (None, 2, 0)]),
+    "Einsum with an ellipsis": ('Einsum <equation = "...i,i...->...i"> (x, w)', [(2, 3, 4), (4, 2, 3)], [(0, 1, 2), (2, 0, 1)]),
+    "Einsum of a diagonal": ('Einsum <equation = "ii->i"> (x)', [(3, 3)], [(0, 0)]),
+    "product with a vector": ("MatMul (x, w)", [(2, 3, 4), (4,)], [(0, 1, None), (None,)]),
+    "product of a vector": ("MatMul (x, w)", [(4,), (2, 4, 3)], [(None,), (0, None, 1)]),
+    "padded": ("Pad (x, pads)", [(2, 3)], [(0, None)]),
+    "triangle": ("Trilu (x)", [(2, 3, 3)], [(0, None, None)]),
+    "last of some": ("ArgMax <axis = 0, keepdims = 0> (x)", [(3, 2)], [(None, 0)]),
+    "one hot": ("OneHot <axis = 1> (x, four, values)", [(2, 3)], [(0, 2)]),
+    "scattered": ("ScatterND (x, place, w)", [(2, 3), (1, 3)], [(0, 1), (None, 1)]),
+    "mean and variance": ("MeanVarianceNormalization <axes = [0, 2]> (x)", [(2, 3, 4)], [(None, 1, None)]),
     "selected": ("Where (c, x, w)", [(2, 3), (3,)], [None, (0, 1), (1,)]),
 }  # fmt: skip
 NUMBERS = (
     "<int64[1] one = {1}, int64[1] two = {2}, int64[2] six = {6, 4}, int64[2] twelve = {2, 12}, int64[2, 2] places = {0, 2, 1, 0}, "
-    "int64[3] shape = {2, 3, 4}, int64 axis = {1}>"
+    "int64[3] shape = {2, 3, 4}, int64 axis = {1}, int64[4] pads = {0, 1, 0, 2}, "
+    "int64[1, 1] place = {1}, int64[1] four = {4}, float[2] values = {0.5, 2}>"
 )
 
 
@@ -79,3 +90,17 @@ def test_unknown_sizes_may_be_repeated() -> None:
     model = parse("g (float[N,3] x, float[M,3] w) => (y) { y = Add (x, w) }")
     (add,) = load(model).main.bindings
     assert [m and m[0] for m in (carried(add, 0), carried(add, 1))] == [None, None]
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_scales_of_groups_became_scales_of_channels(opset: int) -> None:
+    text = "g (float[2,4,3] x, float[4] w, float[4] b) => (y) { y = GroupNormalization <num_groups = 2> (x, w, b) }"
+    (norm,) = load(parse(text, opset=opset)).main.bindings
+    assert (axes(norm, 1) is None) == (opset == 18)
+
+
+def test_an_operator_outside_the_table_has_a_reason() -> None:
+    (tile,) = load(parse("g (float[2] x, int64[1] n) => (y) { y = Tile (x, n) }")).main.bindings
+    (other,) = load(parse("g (float[2] x) => (y) { y = NonZero (x) }")).main.bindings
+    assert is_mapped(tile) and axes(tile, 0) is None and OUTSIDE["Tile"]
+    assert not is_mapped(other)

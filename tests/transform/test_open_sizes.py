@@ -14,6 +14,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.fixed_dims import fixed
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes
+from onnxgrad.transform.sizes.agreement import meetings
 from onnxgrad.verify import feeds_for, open_session, run
 from onnxgrad.verify.feeds.dims import roles
 from tests.helpers import MODELS_DIR, parse
@@ -390,3 +391,27 @@ def test_inputs_of_unknown_rank_and_other_kinds() -> None:
     model.graph.input[2].type.tensor_type.ClearField("shape")
     with pytest.raises(InputError, match=r"Mul 'y'.*the rank of 'k' is not known"):
         open_dimensions(load_own(model), {"n": ["x.1"]})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "node", "wanted"),
+    [
+        ("float[2,3,3] x", 'Einsum <equation = "bii->bi"> (x)', {((0, 1), (0, 2))}),
+        (
+            "float[2,5,3] x, float[3] w",
+            'Einsum <equation = "...i,i->..."> (x, w)',
+            {((0, 2), (1, 0))},
+        ),
+        (
+            "float[2,2,5,4] x, float[2,2,6,4] k, float[6] m",
+            "Attention (x, k, k, m)",
+            {((0, 0), (1, 0), (2, 0)), ((1, 2), (2, 2)), ((1, 2), (2, 2), (3, 0))},
+        ),
+        ("float[3,4] x, int64 axis", "CumProd (x, axis)", set()),
+    ],
+)
+def test_axes_that_must_agree(
+    inputs: str, node: str, wanted: set[tuple[tuple[int, int], ...]]
+) -> None:
+    (b,) = load_own(parse(f"g ({inputs}) => (y) {{ y = {node} }}", opset=26)).main.bindings
+    assert {m.places for m in meetings(b) or ()} == wanted
