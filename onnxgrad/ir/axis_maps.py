@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS, full_name
+from onnxgrad.ir.sizes import product
 from onnxgrad.ir.types import Shape, same_dim
 from onnxgrad.ir.var import Var
 
@@ -140,15 +141,18 @@ def _transpose(b: Binding, slot: int, x: Shape, y: Shape) -> AxisMap:
 
 
 def _reshape(b: Binding, slot: int, x: Shape, y: Shape) -> AxisMap:
-    """Equal leading and equal trailing axes keep their indices; axes of size 1 do not count."""
-    found: list[Axis | None] = [None] * len(x)
-    for step in (1, -1):
-        rows = ([i for i, d in enumerate(shape) if d != 1][::step] for shape in (x, y))
-        for i, j in zip(*rows):
-            if not same_dim(x[i], y[j]):
-                break
-            found[i] = Axis(j)
-    return found
+    """An axis stays if as many elements are before it, or behind it. Size 1 does not count."""
+
+    def stays(i: int, j: int) -> bool:
+        parts = ((x[:i], y[:j]), (x[i + 1 :], y[j + 1 :]))
+        return any(same_dim(product(before), product(after)) for before, after in parts)
+
+    ends = range(len(y))
+    found = (
+        next((j for j in ends if d != 1 and same_dim(d, y[j]) and stays(i, j)), None)
+        for i, d in enumerate(x)
+    )
+    return [None if j is None else Axis(j) for j in found]
 
 
 def _pad(b: Binding, slot: int, x: Shape, y: Shape) -> AxisMap | None:

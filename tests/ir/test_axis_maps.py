@@ -9,6 +9,7 @@ import pytest
 
 from onnxgrad.ir.axis_maps import OUTSIDE, axes, carried, is_mapped
 from onnxgrad.ir.load import load
+from onnxgrad.ir.types import Shape, TensorType
 from onnxgrad.verify.reference.evaluate import reference
 from tests.helpers import parse
 
@@ -104,3 +105,31 @@ def test_an_operator_outside_the_table_has_a_reason() -> None:
     (other,) = load(parse("g (float[2] x) => (y) { y = NonZero (x) }")).main.bindings
     assert is_mapped(tile) and axes(tile, 0) is None and OUTSIDE["Tile"]
     assert not is_mapped(other)
+
+
+@pytest.mark.parametrize(
+    ("before", "axis", "after", "kept"),
+    [
+        ((2, 3, 4), 1, (2, 3, 2, 2), 1),
+        ((2, 3, 4), 2, (6, 4), 1),
+        ((2, 3), 1, (1, 2, 3, 1), 2),
+        ((6, 3, 4, 2), 1, (2, 3, 3, 8), 2),
+        (("N", 3, 4), 1, ("N", 3, 2, 2), 1),
+        ((2, "N", 3), 2, ("N", 2, 3), 2),
+        ((None, 3), 1, (None, 3, 1), 1),
+        ((None, 3, None), 1, (None, 3, None), None),
+        ((2, 12), 1, (2, 3, 4), None),
+        ((2, 3, 4), 1, (3, 2, 4), None),
+        ((2, 1), 1, (2, 1, 1), None),
+    ],
+)
+def test_an_axis_stays_in_a_reshape(
+    before: Shape, axis: int, after: Shape, kept: int | None
+) -> None:
+    (reshape,) = load(
+        parse("g (float[a,b] x, int64[2] s) => (float[c,d] y) { y = Reshape (x, s) }")
+    ).main.bindings
+    for v, shape in ((reshape.inputs[0], before), (reshape.out, after)):
+        assert v is not None
+        v.type = TensorType(v.dtype, shape)
+    assert (carried(reshape, 0) or ())[axis] == kept

@@ -4,16 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.ir.axis_maps import RESHAPES, How, axes, carried
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.fold_scale_axis.scale import Scale, kept_axis
+from onnxgrad.laws.fold_scale_axis.scale import Scale
 from onnxgrad.rewrite.trace import decline, decline_if
 
 
@@ -39,53 +40,24 @@ def carry(b: Binding, scale: Scale, forward: bool) -> Carried:
     decline_if(len([v for v in b.outputs if v is not None]) > 1, f"{b.op} has a second output")
     if b.op == "Pad":
         _fills_with_zero(b)
-    axis = scale.axis if scale.axis is None else _AXIS[b.op](b, scale.axis, forward)
+    axis = scale.axis if scale.axis is None else _axis(b, scale.axis, forward)
     return Carried(scale.at(axis), b.inputs[1:], {})
 
 
 def carries(b: Binding) -> bool:
     """Whether a scale may pass this operator at all."""
-    return b.domain == "" and (b.op in _AXIS or b.op == "Clip") and not b.has_refs
+    return b.domain == "" and b.op in {*_POSITIVE, *_LINEAR, "Clip"} and not b.has_refs
 
 
-def _same(b: Binding, axis: int, forward: bool) -> int:
-    return axis
-
-
-def _pool(b: Binding, axis: int, forward: bool) -> int:
-    decline_if(axis > 1, f"{b.op} mixes the axis of the scale")
-    return axis
-
-
-def _transpose(b: Binding, axis: int, forward: bool) -> int:
-    perm = b.attr("perm")
-    decline_if(perm is None, "the transposed value's rank is unknown")
-    return int(list(perm).index(axis) if forward else perm[axis])
-
-
-def _reshape(b: Binding, axis: int, forward: bool) -> int | None:
-    x = b.inputs[0]
-    shape = None if x is None else x.shape
-    return kept_axis(shape, axis, b.out.shape) if forward else kept_axis(b.out.shape, axis, shape)
-
-
-def _reduce(b: Binding, axis: int, forward: bool) -> int:
-    x, given = b.inputs[0], b.operand(1)
-    axes = given.ints if given is not None else b.attr("axes")
-    if x is None or not x.rank or axes is None:
-        raise decline(f"{b.op}'s axes are unknown, or all")
-    reduced = {int(a) % x.rank for a in axes}
-    decline_if(not reduced, f"{b.op} without axes")
-    kept = (
-        list(range(x.rank))
-        if b.attr("keepdims", 1)
-        else [i for i in range(x.rank) if i not in reduced]
-    )
-    if forward and axis not in reduced:
-        return kept.index(axis)
-    if not forward and kept[axis] not in reduced:
-        return kept[axis]
-    raise decline(f"{b.op} sums over the axis of the scale")
+def _axis(b: Binding, axis: int, forward: bool) -> int:
+    relations, kept = axes(b, 0), carried(b, 0)
+    if relations is None or kept is None:
+        raise decline(f"{b.op}'s axes or amounts are known only at run time, or a rank is unknown")
+    to = kept[axis] if forward else kept.index(axis) if axis in kept else None
+    if to is None:
+        how = next((a.how for a in relations if a is not None and a.how in _WHY), None)
+        raise decline(f"{b.op} {_WHY.get(how, 'does not keep the channel axis')}")
+    return to
 
 
 def _fills_with_zero(b: Binding) -> None:
@@ -98,33 +70,18 @@ def _fills_with_zero(b: Binding) -> None:
     )
 
 
-def _pad(b: Binding, axis: int, forward: bool) -> int:
-    pads, axes, x = b.operand(1), b.operand(3), b.inputs[0]
-    if pads is None or pads.ints is None or axes is not None or x is None or x.rank is None:
-        raise decline("Pad's amounts are known only at run time")
-    decline_if(pads.ints[axis] or pads.ints[axis + x.rank], "Pad lengthens the axis of the scale")
-    return axis
-
-
 _POSITIVE = frozenset({"Relu", "LeakyRelu", "PRelu", "MaxPool", "GlobalMaxPool"})
-_AXIS: dict[str, Callable[[Binding, int, bool], int | None]] = {
-    "Identity": _same,
-    "Neg": _same,
-    "Relu": _same,
-    "LeakyRelu": _same,
-    "PRelu": _same,
-    "AveragePool": _pool,
-    "GlobalAveragePool": _pool,
-    "MaxPool": _pool,
-    "GlobalMaxPool": _pool,
-    "Transpose": _transpose,
-    "Reshape": _reshape,
-    "Flatten": _reshape,
-    "Squeeze": _reshape,
-    "Unsqueeze": _reshape,
-    "ReduceMean": _reduce,
-    "ReduceSum": _reduce,
-    "Pad": _pad,
+_LINEAR = frozenset({
+    *RESHAPES, "AveragePool", "GlobalAveragePool", "Identity", "Neg", "Pad", "ReduceMean",
+    "ReduceSum", "Transpose",
+})  # fmt: skip
+
+
+# why a scale does not pass, by the relation of the axes that do not stay
+_WHY: dict[How | None, str] = {
+    "contracted": "sums over the axis of the scale",
+    "offset": "lengthens the axis of the scale",
+    "windowed": "mixes the axis of the scale",
 }
 
 

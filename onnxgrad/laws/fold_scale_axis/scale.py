@@ -232,34 +232,6 @@ _FIXED = _REARRANGED | {
 }
 
 
-def kept_axis(source: Shape | None, axis: int | None, target: Shape | None) -> int | None:
-    """Returns the axis of `target`, a reshape, that is this axis of `source`. Declines if the axis
-    is not kept whole.
-    """
-    if axis is None:
-        return None
-    if source is None or target is None:
-        raise decline("a reshaped value's rank is unknown")
-    size, before = source[axis], _product(source[:axis])
-    for i, d in enumerate(target):
-        if d == size and size != 1 and _product(target[:i]) == before and before is not None:
-            return i
-    raise decline("the reshape does not keep the channel axis")
-
-
-def _product(dims: Shape) -> tuple[int, tuple[str, ...]] | None:
-    """Returns a product of sizes as its known factor and its symbols; None if a size is unknown."""
-    known, symbols = 1, []
-    for d in dims:
-        if d is None:
-            return None
-        if isinstance(d, int):
-            known *= d
-        else:
-            symbols.append(d)
-    return known, tuple(sorted(symbols))
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunTimeScale(Scale):
     """Multiplies by a computed `vector` (C,) or (). Its values are unknown, so the factors are NaN:

@@ -37,6 +37,7 @@ CASES: list[tuple[str, str, int, int, dict[str, Any], bool]] = [
     ("ReduceMean(x, k)", X, 1, 1, {"k": np.array([2, 3])}, True),
     ("ReduceSum <keepdims = 0> (x, k)", X, 1, 0, {"k": np.array([0, -1])}, True),
     ("Pad(x, k)", X, 1, 1, {"k": np.array([0, 0, 1, 2, 0, 0, 0, 1])}, True),
+    ("Pad(x, k, , a)", X, 1, 1, {"k": np.array([1, 2, 0, 1]), "a": np.array([2, -1])}, True),
     ('Pad <mode = "reflect"> (x, k)', X, 1, 1, {"k": np.array([0, 0, 1, 0, 0, 0, 1, 0])}, True),
     ("Clip(x, lo)", X, 1, 1, {"lo": np.float32(0)}, False),
 ]  # fmt: skip
@@ -135,7 +136,7 @@ CHANNELS = Scale(POSITIVE, 1)
     [
         ("AveragePool <kernel_shape = [2, 2]> (x)", Scale(np.ones(4), 2), "mixes the axis", {}),
         ("ReduceSum(x, k)", CHANNELS, "sums over the axis", {"k": np.array([1])}),
-        ("ReduceSum(x)", CHANNELS, "unknown, or all", {}),
+        ("ReduceSum(x)", CHANNELS, "sums over the axis", {}),
         ("Reshape(x, k)", CHANNELS, "does not keep the channel axis", {"k": np.array([6, -1])}),
         ("Pad(x, k)", CHANNELS, "lengthens the axis", {"k": np.array([0, 1, 0, 0, 0, 0, 0, 0])}),
         (

@@ -9,7 +9,7 @@ import pytest
 
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
-from onnxgrad.laws.fold_scale_axis.scale import Scale, again, fixed, kept_axis, weight
+from onnxgrad.laws.fold_scale_axis.scale import Scale, again, fixed, weight
 from onnxgrad.rewrite.trace import Decline
 from tests.helpers import parse
 from tests.rewriting import emitted, model_of, weights
@@ -157,31 +157,6 @@ def test_nothing_and_an_unknown_rank_take_none() -> None:
     for v in (None, found["y"]):
         with pytest.raises(Decline, match="rank is unknown"):
             weight(v, found["x"])
-
-
-@pytest.mark.parametrize(
-    ("source", "axis", "target", "kept"),
-    [
-        ((2, 3, 4), 1, (2, 3, 2, 2), 1),
-        ((2, 3, 4), 2, (6, 4), 1),
-        ((2, 3), 1, (1, 2, 3, 1), 2),
-        (("N", 3, 4), 1, ("N", 3, 2, 2), 1),
-        ((2, "N", 3), 2, ("N", 2, 3), 2),
-        ((2, 12), 1, (2, 3, 4), None),
-        ((2, 3, 4), 1, (3, 2, 4), None),
-        ((2, 1), 1, (2, 1, 1), None),
-        ((None, 3), 1, (None, 3, 1), None),
-        (None, 1, (2, 3), None),
-        ((2, 3), 1, None, None),
-    ],
-)
-def test_where_an_axis_is_kept_whole(source: Any, axis: int, target: Any, kept: int | None) -> None:
-    if kept is None:
-        with pytest.raises(Decline):
-            kept_axis(source, axis, target)
-    else:
-        assert kept_axis(source, axis, target) == kept
-    assert kept_axis(source, None, target) is None
 
 
 def test_again_keeps_the_attributes_and_the_source() -> None:
