@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, Text, cell, number, seconds_text, table
 from onnxgrad.results import Plain
 from onnxgrad.train.engines.session import sizes_of
-from onnxgrad.train.losses.sums import summed
+from onnxgrad.train.labels import read_by_model, weighs_examples
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.update.emission import fed_of
@@ -70,25 +69,11 @@ class StepMade(Plain):
             yield from check_lines(self.check, verbose, self.step.notes)
 
 
-def _of_model(step: TrainingStep) -> set[str]:
-    """Returns the values on which an output other than the loss depends; all inputs if the loss is
-    the only output.
-    """
-    block = step.evaluation.main
-    of_loss = {step.manifest.loss, *summed(step.manifest.sums)}
-    needed = {v for v in block.outputs if v.name not in of_loss} or set(block.outputs)
-    block.schedule()
-    for b in reversed(block.bindings):
-        if not needed.isdisjoint(v for v in b.outputs if v is not None):
-            needed.update(b.reads())
-    return {v.name for v in needed}
-
-
 def batch_parts(step: TrainingStep) -> Iterator[Part]:
     """Yields the arrays of a batch, and which of them are labels: those with classes, and those on
     which only the loss depends.
     """
-    of_model, rows = _of_model(step), []
+    of_model, rows = read_by_model(step), []
     for fed in step.manifest.of_role("batch"):
         labels = fed.classes is not None or fed.name not in of_model
         classes = "" if fed.classes is None else f", 0 to {fed.classes - 1}"
@@ -97,7 +82,7 @@ def batch_parts(step: TrainingStep) -> Iterator[Part]:
         numbers = [f"{w:.7g}" for w in fed.weights or ()]
         weights = f", weight=[{first_of(numbers, 16)}]" if numbers else ""
         read = f"labels{classes}{ignored}{moved}{weights}" if labels else "input"
-        if re.search(rf"sample_weight={re.escape(fed.name)}[,}}]", step.manifest.objective):
+        if weighs_examples(fed.name, step.manifest.objective):
             read = "weights of examples"
         rows.append((*_typed(fed), f"earlier value of {fed.of}" if fed.of else read))
     yield table("a batch holds", "type", "read as", rows=rows)
@@ -107,7 +92,7 @@ def weight_parts(step: TrainingStep, verbose: bool = False) -> Iterator[Part]:
     """Yields the numbers of trained and frozen weights of the step, with their elements; with -v
     each of them. Constants of the loss are left out.
     """
-    of_model = _of_model(step)
+    of_model = read_by_model(step)
     frozen = [v for v in weights_of(step.evaluation) if v.name in of_model]
     kinds = {
         "trained": step.manifest.of_role("parameter"),

@@ -61,6 +61,7 @@ from onnxgrad.train.engines.choice import open_engine
 from onnxgrad.train.engines.session import checked, give_back, open_session
 from onnxgrad.train.evaluation import Shown, evaluated, predicted
 from onnxgrad.train.export import export
+from onnxgrad.train.labels import Labels
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import metrics_from
 from onnxgrad.train.run_folder import RunFolder
@@ -86,6 +87,7 @@ class TrainingLoop(HeldValues):
             rate = rate_of(task.manifest, rate_from(options.rate))
             engine = open_engine(task, options.engine, provider, threads, options.data_parallel)
             super().__init__(task, engine, rate, options.seed)
+        self._labels = Labels(self.task, quiet=not engine.leads)
         self._loss = math.nan  # of the last step: the mean over its micro-batches
         self._norm: float | None = None  # of its gradients, if the step returns it
         self._without = 0  # its micro-batches without a label that counts
@@ -120,6 +122,7 @@ class TrainingLoop(HeldValues):
         number, count = self.progress.steps + 1, self.task.manifest.accumulate
         micro = self.progress.micro + 1
         self._engine.part = self.progress.micro
+        batch = self._labels.fitted(batch)
         found = self._engine.run(batch, number, self._rate_at(number))
         if (what := what_ends(self.task.manifest, found.loss, found.metrics)) is not None:
             self._engine.back()
@@ -362,7 +365,7 @@ class TrainingLoop(HeldValues):
         for i, batch in enumerate(batches):
             if not i:
                 self._rows = batch
-            yield batch
+            yield self._labels.fitted(batch)
 
     def _predicting(self) -> tuple[list[str], Any]:
         """Returns the inputs of the model in inference with its weights, and its session."""

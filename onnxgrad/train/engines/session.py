@@ -185,6 +185,8 @@ def _fitting(
     array: Array, fed: Fed, sizes: dict[str, tuple[int, str]], rows: Array | None
 ) -> Array:
     wanted = dtype_of(fed)
+    if array.dtype != wanted and array.dtype.kind in "biu" and wanted.kind in "iu":
+        array = _same_integers(array, fed, wanted, rows)
     if array.dtype != wanted:
         if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted, "same_kind"):
             number = array.dtype.kind in "ui" and "float" in fed.dtype
@@ -194,26 +196,49 @@ def _fitting(
                 + (f": {how} multiplies integers, such as 1/255 for images" if number else "")
             )
         array = array.astype(wanted)
-    shape = fed.shape
-    if shape is not None:
-        fits = len(shape) == array.ndim and all(
-            not isinstance(d, int) or d == n for d, n in zip(shape, array.shape)
-        )
-        if not fits:
-            raise InputError(
-                f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step requires "
-                f"{list(shape)}"
-            )
-        for d, n in zip(shape, array.shape):
-            if isinstance(d, str) and sizes.setdefault(d, (n, fed.name))[0] != n:
-                raise InputError(
-                    f"'{fed.name}' has {n} for {d}, '{sizes[d][1]}' of the same batch {sizes[d][0]}"
-                )
+    _check_sizes(array, fed, sizes)
     if array.size == 0:
         raise InputError(f"'{fed.name}' of the batch is empty, of shape {list(array.shape)}")
     if fed.classes is not None:
         _check_labels(array, fed, fed.classes, rows)
     return np.require(array, requirements="C")
+
+
+def _check_sizes(array: Array, fed: Fed, sizes: dict[str, tuple[int, str]]) -> None:
+    """Raises InputError for an array of another shape, or whose symbolic sizes differ from those of
+    the arrays before.
+    """
+    shape = fed.shape
+    if shape is None:
+        return
+    fits = len(shape) == array.ndim and all(
+        not isinstance(d, int) or d == n for d, n in zip(shape, array.shape)
+    )
+    if not fits:
+        raise InputError(
+            f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step requires "
+            f"{list(shape)}"
+        )
+    for d, n in zip(shape, array.shape):
+        if isinstance(d, str) and sizes.setdefault(d, (n, fed.name))[0] != n:
+            raise InputError(
+                f"'{fed.name}' has {n} for {d}, '{sizes[d][1]}' of the same batch {sizes[d][0]}"
+            )
+
+
+def _same_integers(array: Any, fed: Fed, wanted: np.dtype[Any], rows: Array | None) -> Array:
+    """Returns integers or booleans in another dtype. Raises InputError for a number that the dtype
+    lacks.
+    """
+    if array.size and not np.can_cast(array.dtype, wanted):
+        limits, ends = np.iinfo(wanted), (int(array.min()), int(array.max()))
+        if wrong := [n for n in ends if not limits.min <= n <= limits.max]:
+            place, of = _in_data(np.argwhere(array == wrong[0])[0].tolist(), array, rows)
+            raise InputError(
+                f"'{fed.name}' of the {of} is {wrong[0]} at {place}, which {fed.dtype} does not "
+                "hold, as the step requires"
+            )
+    return np.asarray(array.astype(wanted))
 
 
 def _check_labels(array: Any, fed: Fed, classes: int, rows: Array | None) -> None:

@@ -45,9 +45,9 @@ def class_weights(
 
 def _counted(labels: Array, ignore_index: int) -> Balanced:
     found = np.asarray(labels)
-    if found.dtype.kind not in "iu":
+    if found.dtype.kind not in "biu":
         raise InputError(f"class weights need labels that are indices, not {found.dtype}")
-    found = found[found != ignore_index]
+    found = found[found != ignore_index].astype(np.int64)
     if not found.size or found.min() < 0:
         raise InputError("class weights need labels that are integers of at least 0")
     return Balanced(tuple(map(int, np.bincount(found.ravel()))))

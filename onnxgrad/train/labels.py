@@ -1,0 +1,144 @@
+"""Labels of a batch in the type and shape that the loss reads.
+
+Data sets store labels as they come: in bytes, as booleans, without the last axis of a model with
+one output. Inputs of the model are not touched: an image of integers has a scale, a label has none.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxgrad.errors import InputError, RunWarning
+from onnxgrad.ir.types import Array, Shape
+from onnxgrad.train.data import Rows
+from onnxgrad.train.losses.place import fits
+from onnxgrad.train.losses.sums import summed
+from onnxgrad.train.manifest import Fed
+from onnxgrad.train.step import TrainingStep
+from onnxgrad.wording import option
+
+
+def read_by_model(step: TrainingStep) -> set[str]:
+    """Returns the values on which an output other than the loss depends; all inputs if the loss is
+    the only output.
+    """
+    block = step.evaluation.main
+    of_loss = {step.manifest.loss, *summed(step.manifest.sums)}
+    needed = {v for v in block.outputs if v.name not in of_loss} or set(block.outputs)
+    block.schedule()
+    for b in reversed(block.bindings):
+        if not needed.isdisjoint(v for v in b.outputs if v is not None):
+            needed.update(b.reads())
+    return {v.name for v in needed}
+
+
+def weighs_examples(name: str, objective: str) -> bool:
+    """Whether an input holds the weights of examples in a loss with this text."""
+    return re.search(rf"sample_weight={re.escape(name)}[,}}]", objective) is not None
+
+
+def labels_of(step: TrainingStep) -> list[Fed]:
+    """Returns the inputs of a batch that are labels: those with classes, and those that only the
+    loss reads. Weights of examples are among them.
+    """
+    read = read_by_model(step)
+    batch = [fed for fed in step.manifest.of_role("batch") if fed.of is None]
+    return [fed for fed in batch if fed.classes is not None or fed.name not in read]
+
+
+class Labels:
+    """Brings the labels of batches into the form that a step reads, and warns once about each
+    change that is not obvious. quiet: without warnings.
+    """
+
+    def __init__(self, step: TrainingStep, *, quiet: bool = False) -> None:
+        of_loss = {step.manifest.loss, *summed(step.manifest.sums)}
+        outputs = step.evaluation.main.outputs
+        self._feds = {fed.name: fed for fed in labels_of(step)}
+        self._scores = [v.shape for v in outputs if v.shape and v.name not in of_loss]
+        self._quiet = quiet
+        self._noted: set[str] = set()
+
+    def fitted(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns a batch in which integers and booleans have become the floats of a loss, and
+        labels have an axis of size 1 if the loss reads them with one, or lack the last axis if the
+        loss reads them without. Raises InputError if the labels belong to scores along another
+        axis. Labels that do not fit otherwise are returned unchanged.
+        """
+        changed = {}
+        for name, fed in self._feds.items():
+            if name in batch:
+                array = np.asarray(batch[name])
+                found = self._cast(self._shaped(array, fed), fed)
+                if found is not array:
+                    changed[name] = found
+        if not changed:
+            return batch
+        rows = getattr(batch, "rows", None)
+        return {**batch, **changed} if rows is None else Rows({**batch, **changed}, rows)
+
+    def _cast(self, array: Array, fed: Fed) -> Array:
+        if array.dtype.kind not in "biu" or "float" not in fed.dtype:
+            return array
+        self._note(f"'{fed.name}' of the data is {array.dtype}, and is cast to {fed.dtype}")
+        return array.astype(fed.dtype)
+
+    def _shaped(self, array: Array, fed: Fed) -> Array:
+        wanted = fed.shape
+        if wanted is None or array.ndim == len(wanted):
+            self._check_axis(array, fed)
+            return array
+        single = [i for i, d in enumerate(wanted) if i and d == 1]
+        if array.ndim + len(single) == len(wanted):
+            found: Array = np.expand_dims(array, tuple(single))
+        elif array.ndim == len(wanted) + 1 and array.ndim > 1 and array.shape[-1] == 1:
+            found = array[..., 0]
+        else:
+            return array
+        if not _fits(found.shape, wanted):
+            return array
+        self._note(
+            f"'{fed.name}' of the data is of shape {_listed(array.shape)}, and is read as "
+            f"{_listed(wanted)}"
+        )
+        return found
+
+    def _check_axis(self, array: Array, fed: Fed) -> None:
+        """Raises InputError for labels of classes that lie along the last axis of the scores, if
+        the loss reads them along the axis 1.
+        """
+        wanted = fed.shape
+        if fed.ignored is None or wanted is None or _fits(array.shape, wanted):
+            return
+        for scores in self._scores:
+            along_1 = len(scores) > 2 and _alike(wanted, (scores[0], *scores[2:]))
+            if along_1 and _fits(array.shape, scores[:-1]):
+                raise InputError(
+                    f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step "
+                    f"requires {list(wanted)}: if the classes are the last axis of the scores "
+                    f"{_listed(scores)}, pass "
+                    + option("--loss 'cross_entropy{axis=-1}'", "train.CrossEntropy(axis=-1)")
+                )
+
+    def _note(self, words: str) -> None:
+        if words not in self._noted and not self._quiet:
+            self._noted.add(words)
+            warnings.warn(words, RunWarning, stacklevel=2)
+
+
+def _fits(sizes: Sequence[int], wanted: Shape) -> bool:
+    return fits(tuple(sizes), wanted)
+
+
+def _alike(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(x == y for x, y in zip(a, b))
+
+
+def _listed(shape: Sequence[Any]) -> str:
+    """Returns a shape without the number of examples, which differs between batches."""
+    return f"[{', '.join(['N', *('?' if d is None else str(d) for d in shape[1:])])}]"
