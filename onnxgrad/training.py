@@ -139,7 +139,7 @@ class Trainer(TrainingLoop):
         lists other differences, which the run accepts. Raises Diverged for a loss that is not
         finite; the checkpoint is then the last good one.
         """
-        with writing(options):
+        with writing(options), self._lock:
             return self.train(options)
 
     @from_keywords(EvaluateOptions)

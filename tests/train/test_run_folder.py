@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onnxgrad.errors import InputError
+from onnxgrad import Trainer
+from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.storage.atomic_files import write_whole
-from onnxgrad.train.run_folder import RunFolder
+from onnxgrad.train import SGD
+from onnxgrad.train.run_folder import LOCK, RunFolder
+from tests.helpers import ROOT
+from tests.train.common import examples, step
 
 
 def names(folder: Path) -> list[str]:
@@ -51,3 +57,57 @@ def test_a_disk_that_is_full_names_the_file(
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made"):
         RunFolder(tmp_path / "file" / "run").save_best(lambda path: None)
+
+
+HOLDS = """
+import os, sys, time
+from pathlib import Path
+from onnxgrad.train.run_folder import RunFolder
+with RunFolder(Path(sys.argv[1])).locked():
+    if hasattr(os, "fork") and not os.fork():  # such as a process that loads data
+        print("locked", flush=True)
+        time.sleep(60)
+        os._exit(0)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
+    """Killed, a process removes nothing; the next run begins at once, though its child lives."""
+    place = RunFolder(tmp_path / "run")
+    words = [sys.executable, "-c", HOLDS, str(place.path)]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, cwd=ROOT, text=True, process_group=0
+    ) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline() == "locked\n"
+            with (
+                pytest.raises(InputError, match="run: another run trains in this folder"),
+                place.locked(),
+            ):
+                pass
+            child.kill()
+            child.wait()
+            assert names(place.path) == [LOCK]
+            with place.locked(), pytest.raises(InputError, match="another run"), place.locked():
+                pass
+        finally:
+            os.killpg(child.pid, 9)
+    assert names(place.path) == []
+    with RunFolder(tmp_path / "new").locked():
+        assert names(tmp_path / "new") == [LOCK]
+    assert names(tmp_path) == ["run"]
+
+
+def test_a_second_run_in_the_folder_is_refused(tmp_path: Path) -> None:
+    data = examples(32)
+    with RunFolder(tmp_path).locked(), pytest.raises(InputError, match="another run trains in"):
+        Trainer(step(), threads=1).fit(data, folder=tmp_path)
+    assert not names(tmp_path)
+    Trainer(step(), threads=1).fit(data, folder=tmp_path)
+    with pytest.raises(InputError, match="belongs to another run"):
+        Trainer(step(SGD()), threads=1).fit(data, epochs=2, folder=tmp_path)
+    trainer = Trainer(step(), threads=1)  # no failure leaves the lock
+    with pytest.warns(RunWarning, match="length"):
+        trainer.fit(data, epochs=2, folder=tmp_path)
+    assert trainer.progress.epoch == 2

@@ -36,6 +36,7 @@ from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import Loss, parse_loss
 from onnxgrad.train.losses.weighting import BALANCED, balanced, in_file, is_balanced
 from onnxgrad.train.metrics import Score, accuracy, metrics_from
+from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.wording import option
 
 T = TypeVar("T")
@@ -83,6 +84,11 @@ class FittingLoop(TrainingLoop):
     def leads(self) -> bool:
         """Whether this process writes and prints for all processes that train together."""
         return self._engine.leads
+
+    @property
+    def locked(self) -> AbstractContextManager[Any]:
+        """A context that ends with the lock of the run's folder, which training takes."""
+        return self._lock
 
     def agree(self, value: T) -> T:
         """Returns the leading process's value; every process must call it."""
@@ -139,42 +145,43 @@ def fit(
     validation = validation and _read(trainer, validation, options.validation, labels)
     _check_prediction(trainer, model, options)
     started = time.perf_counter()
-    with (
-        _naming_what_ended(options.folder, trainer),
-        _while_training(options, hooks, time.monotonic() - began),
-        hooks.training(trainer) as watching,
-    ):
-        given = options.shared(Epochs) | {"data": data, "validation": validation}
-        if options.inputs_at and options.scale:  # the frozen part has applied the others
-            of_step = trainer.task.manifest.batch
-            given["scale"] = {k: v for k, v in options.scale.items() if k in of_step}
-        given |= {"constants": _with_anchors(trainer, data, options)}
-        given |= {} if options.shuffle else {"seed": None}
-        run = {"metrics": metrics, "callbacks": [watching, _within_limits]}
-        history = trainer.train(RunOptions.from_settings({**given, **run}))
-    seconds = time.perf_counter() - started
-    trained, leads, task = None, trainer.leads, trainer.task
-    steps, notes = trainer.progress.steps, task.notes
-    if leads:
-        _predict(trainer, model, options)
-    if original is not None and (leads or hooks.write is None):
-        weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
-        if hooks.write is None:
-            weights, made = trainer.agree((weights, made))
-        into = load_in_place(original)
-        deployed = Deployed.of(trainer, into, weights, options.keep_training_mode)
-        notes = (*notes, *deployed.notes)
-        del trainer  # frees gradients and states, too
-        give_back(task.manifest.elements)
-        trained = export(
-            into, weights, {**made, **deployed.how}, repairs=task.manifest.repairs,
-            finish=deployed.finish,
-        )  # fmt: skip
-        del weights
-        if hooks.write is not None:
-            hooks.write(trained)
-    if options.plot is not None and leads:
-        history.plot(options.plot)
+    with trainer.locked:  # the best weights are read from the folder
+        with (
+            _naming_what_ended(options.folder, trainer),
+            _while_training(options, hooks, time.monotonic() - began),
+            hooks.training(trainer) as watching,
+        ):
+            given = options.shared(Epochs) | {"data": data, "validation": validation}
+            if options.inputs_at and options.scale:  # the frozen part has applied the others
+                of_step = trainer.task.manifest.batch
+                given["scale"] = {k: v for k, v in options.scale.items() if k in of_step}
+            given |= {"constants": _with_anchors(trainer, data, options)}
+            given |= {} if options.shuffle else {"seed": None}
+            run = {"metrics": metrics, "callbacks": [watching, _within_limits]}
+            history = trainer.train(RunOptions.from_settings({**given, **run}))
+        seconds = time.perf_counter() - started
+        trained, leads, task = None, trainer.leads, trainer.task
+        steps, notes = trainer.progress.steps, task.notes
+        if leads:
+            _predict(trainer, model, options)
+        if original is not None and (leads or hooks.write is None):
+            weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
+            if hooks.write is None:
+                weights, made = trainer.agree((weights, made))
+            into = load_in_place(original)
+            deployed = Deployed.of(trainer, into, weights, options.keep_training_mode)
+            notes = (*notes, *deployed.notes)
+            del trainer  # frees gradients and states, too
+            give_back(task.manifest.elements)
+            trained = export(
+                into, weights, {**made, **deployed.how}, repairs=task.manifest.repairs,
+                finish=deployed.finish,
+            )  # fmt: skip
+            del weights
+            if hooks.write is not None:
+                hooks.write(trained)
+        if options.plot is not None and leads:
+            history.plot(options.plot)
     first = len(task.notes)
     return Fitted(trained, history, steps, seconds, notes=notes, leads=leads, of_step=first)
 
@@ -299,7 +306,7 @@ def _naming_what_ended(
         yield
     except LimitReached as error:
         kept = f"nothing was saved: {option('--folder', 'folder=')} saves checkpoints"
-        if folder is not None and any(Path(folder).glob("*")):
+        if folder is not None and RunFolder(Path(folder)).last.exists():
             again = option("command", "call")
             kept = f"the same {again} continues from the checkpoint in {os.fspath(folder)}"
         reason = str(error).removeprefix("not proved: ")

@@ -163,7 +163,7 @@ class TrainingLoop(HeldValues):
     @ending_together
     def train(self, options: RunOptions) -> History:
         """Trains until `options.epochs` epochs or `options.steps` steps are done. Raises InputError
-        and Diverged as `step` does.
+        and Diverged as `step` does. The folder stays locked until its caller closes `_lock`.
         """
         validation, folder, every = options.validation, options.folder, options.every
         batch = self.task.manifest.of_role("batch")
@@ -263,6 +263,8 @@ class TrainingLoop(HeldValues):
         folder that has nothing left to train.
         """
         self._place = place
+        if place is not None and self._engine.leads:
+            self._lock.enter_context(place.locked())
         if place is None:
             if self._best is None:
                 self.progress = self.progress.without_best()

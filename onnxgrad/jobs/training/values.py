@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -62,6 +62,7 @@ class HeldValues:
         )
         self._log: JsonLines | None = None
         self._place: RunFolder | None = None  # of the last run
+        self._lock = ExitStack()  # of its folder
         self._best: dict[str, Array] | None = None  # the best values of a run without a folder
         self._kept: Literal["best", "last"] = "last"
 
