@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    return list(__getattr__("__all__"))
 
 
 class _Package(ModuleType):

@@ -32,6 +32,14 @@ class OnnxgradError(Exception):
         return _again, (type(self), tuple(map(_survivor, self.args)), kept)
 
 
+class _OneLine(OnnxgradError):
+    """An answer rather than a fault: a notebook shows its message without our frames."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns the lines that IPython prints."""
+        return [f"{type(self).__name__}: {self}"]
+
+
 def _survivor(value: Any) -> Any:
     """Returns the value, or None if it cannot be pickled: a pool that cannot read an error waits
     for it forever.
@@ -56,7 +64,7 @@ def _again(
     return error
 
 
-class InputError(OnnxgradError):
+class InputError(_OneLine):
     """The model, a file or the usage is bad (exit code 2)."""
 
     exit_code = 2
@@ -72,7 +80,7 @@ class UnknownDtype(InputError):
     """
 
 
-class NotProved(OnnxgradError):
+class NotProved(_OneLine):
     """The answer is no: results differ, a gradient is wrong, or a requirement is missed (exit code
     1).
     """

@@ -14,7 +14,7 @@ from typing import Any
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient, renamed
-from onnxgrad.ir.load import ModelLike, check_room, load, to_kind_of
+from onnxgrad.ir.load import ModelLike, SameType, check_room, load, to_kind_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.jobs import float16 as halving
 from onnxgrad.jobs import gradients as deriving
@@ -63,7 +63,9 @@ FORMS.update(SHOWN_AS)
 
 
 @from_keywords(OptimizeOptions)
-def optimize(model: ModelLike, *, options: OptimizeOptions, report: bool = False) -> Any:
+def optimize(
+    model: ModelLike, *, options: OptimizeOptions, report: bool = False
+) -> SameType | Lifted | OptimizedModel:
     """Rewrites a model into a smaller, faster one that computes the same, and proves it.
 
     Returns the optimised model in the type you passed in; paths, bytes and streams return a
@@ -83,7 +85,9 @@ def optimize(model: ModelLike, *, options: OptimizeOptions, report: bool = False
 
 
 @from_keywords(ConvertOpsetOptions)
-def convert_opset(model: ModelLike, *, options: ConvertOpsetOptions, report: bool = False) -> Any:
+def convert_opset(
+    model: ModelLike, *, options: ConvertOpsetOptions, report: bool = False
+) -> SameType | OptimizedModel:
     """Converts a model to opset `to` of the default domain (7 to 28), and proves both equal.
 
     Returns the model in the type you passed in; with `report=True` an `OptimizedModel`. Local
@@ -98,7 +102,9 @@ def convert_opset(model: ModelLike, *, options: ConvertOpsetOptions, report: boo
 
 
 @from_keywords(Float16Options)
-def float16(model: ModelLike, *, options: Float16Options, report: bool = False) -> Any:
+def float16(
+    model: ModelLike, *, options: Float16Options, report: bool = False
+) -> SameType | OptimizedModel:
     """Converts the float32 weights and computations of a model to float16, proved within a bound.
 
     Returns the model in the type you passed in; with `report=True` an `OptimizedModel`, whose
@@ -219,7 +225,9 @@ def ci(*, options: CiOptions) -> CiReport:
 
 
 @from_keywords(ReduceOptions)
-def reduce(model: ModelLike, check: Check, *, options: ReduceOptions, report: bool = False) -> Any:
+def reduce(
+    model: ModelLike, check: Check, *, options: ReduceOptions, report: bool = False
+) -> SameType | ReducedModel:
     """Returns the smallest model that still fails a check, in the type you passed in.
 
     `check` is a function that receives a ModelProto and returns true if the model still fails, or a
@@ -243,7 +251,7 @@ def reduce(model: ModelLike, check: Check, *, options: ReduceOptions, report: bo
 
 
 @from_keywords(GradientOptions)
-def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
+def gradient(model: ModelLike, *, options: GradientOptions) -> SameType:
     """Returns the model with one more output per requested value: its adjoint, named by `names`.
 
     `model` is a path, bytes, ModelProto or any other object that `load` accepts. It is not changed,
@@ -286,7 +294,7 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> Any:
 
 
 @from_keywords(JvpOptions)
-def jvp(model: ModelLike, *, options: JvpOptions) -> Any:
+def jvp(model: ModelLike, *, options: JvpOptions) -> SameType:
     """Returns the model with one more input per value in `wrt`, its tangent, and one more output
     per target: J v.
 
@@ -303,7 +311,7 @@ def jvp(model: ModelLike, *, options: JvpOptions) -> Any:
 
 
 @from_keywords(HessianProductOptions)
-def hessian_vector_product(model: ModelLike, *, options: HessianProductOptions) -> Any:
+def hessian_vector_product(model: ModelLike, *, options: HessianProductOptions) -> SameType:
     """Returns the model with one more input per value in `wrt`, v in its shape, and two more
     outputs per value: the gradient, and its part of H v. H is the Hessian of the target by all of
     `wrt`.
@@ -324,7 +332,7 @@ def hessian_vector_product(model: ModelLike, *, options: HessianProductOptions) 
 
 
 @from_keywords(JacobianOptions)
-def jacobian(model: ModelLike, *, options: JacobianOptions) -> Any:
+def jacobian(model: ModelLike, *, options: JacobianOptions) -> SameType:
     """Returns the model with one more output per value in `wrt`: the Jacobian of the target by it,
     of the target's shape followed by the value's.
 
@@ -348,7 +356,7 @@ def jacobian(model: ModelLike, *, options: JacobianOptions) -> Any:
 
 
 @from_keywords(MarkOptions)
-def mark_checkpoints(model: ModelLike, *, options: MarkOptions) -> Any:
+def mark_checkpoints(model: ModelLike, *, options: MarkOptions) -> SameType:
     """Returns the model with the marks of `checkpoint` for the gradient of `target` by `wrt`.
 
     `gradient` without a `checkpoint` reads them. The result has the type of `model`. Raises

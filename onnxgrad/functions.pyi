@@ -4,7 +4,9 @@
 # ruff: noqa: I001
 from collections.abc import Mapping
 from collections.abc import Sequence
+from onnx import ModelProto
 from onnxgrad.grad.checking.report import GradientReport
+from onnxgrad.ir.load import M
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.ci.outcome import CiReport
 from onnxgrad.jobs.declarations import Edits
@@ -34,7 +36,10 @@ from onnxgrad.jobs.kinds import Several
 from onnxgrad.jobs.kinds import Sizes
 from onnxgrad.jobs.kinds import Text
 from onnxgrad.jobs.kinds import Threads
+from onnxgrad.jobs.lift import Lifted
+from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.jobs.reduce import Check
+from onnxgrad.jobs.reduce import ReducedModel
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law
@@ -46,9 +51,196 @@ from onnxgrad.vocabulary import Preset
 from onnxgrad.vocabulary import Runtime
 from typing import Annotated
 from typing import Any
+from typing import IO
 from typing import Literal
+from typing import overload
 import os
 
+@overload
+def optimize(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    *,
+    report: Literal[False] = False,
+    preset: Preset = 'default',
+    passes: str | Sequence[str | Pass | Law] | None = None,
+    without: Names = (),
+    merge: Merge = 'auto',
+    target_opset: Several | None = None,
+    for_: Runtime | None = None,
+    allow_growth: bool = False,
+    inline: Names = (),
+    recipe: str | os.PathLike[str] | None = None,
+    fix_dims: Sizes | None = None,
+    infer_shapes: bool = False,
+    strip_metadata: str | None = None,
+    join: Other | None = None,
+    before: Edits | None = None,
+    after: Edits | None = None,
+    float16: Half = False,
+    metadata: Mapping[str, str] | None = None,
+    lift: Literal[False] = False,
+    lint: Lints | None = None,
+    max_rewrites: Count | None = None,
+    explain: bool = False,
+    print_after: Names = (),
+    tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    verify: bool | Literal['each', 'only each'] = True,
+    exact: bool = False,
+    against: Names = (),
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> ModelProto: ...
+@overload
+def optimize(
+    model: M,
+    *,
+    report: Literal[False] = False,
+    preset: Preset = 'default',
+    passes: str | Sequence[str | Pass | Law] | None = None,
+    without: Names = (),
+    merge: Merge = 'auto',
+    target_opset: Several | None = None,
+    for_: Runtime | None = None,
+    allow_growth: bool = False,
+    inline: Names = (),
+    recipe: str | os.PathLike[str] | None = None,
+    fix_dims: Sizes | None = None,
+    infer_shapes: bool = False,
+    strip_metadata: str | None = None,
+    join: Other | None = None,
+    before: Edits | None = None,
+    after: Edits | None = None,
+    float16: Half = False,
+    metadata: Mapping[str, str] | None = None,
+    lift: Literal[False] = False,
+    lint: Lints | None = None,
+    max_rewrites: Count | None = None,
+    explain: bool = False,
+    print_after: Names = (),
+    tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    verify: bool | Literal['each', 'only each'] = True,
+    exact: bool = False,
+    against: Names = (),
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> M: ...
+@overload
+def optimize(
+    model: ModelLike,
+    *,
+    report: Literal[False] = False,
+    preset: Preset = 'default',
+    passes: str | Sequence[str | Pass | Law] | None = None,
+    without: Names = (),
+    merge: Merge = 'auto',
+    target_opset: Several | None = None,
+    for_: Runtime | None = None,
+    allow_growth: bool = False,
+    inline: Names = (),
+    recipe: str | os.PathLike[str] | None = None,
+    fix_dims: Sizes | None = None,
+    infer_shapes: bool = False,
+    strip_metadata: str | None = None,
+    join: Other | None = None,
+    before: Edits | None = None,
+    after: Edits | None = None,
+    float16: Half = False,
+    metadata: Mapping[str, str] | None = None,
+    lift: Literal[True] | Names,
+    lint: Lints | None = None,
+    max_rewrites: Count | None = None,
+    explain: bool = False,
+    print_after: Names = (),
+    tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    verify: bool | Literal['each', 'only each'] = True,
+    exact: bool = False,
+    against: Names = (),
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> Lifted: ...
+@overload
+def optimize(
+    model: ModelLike,
+    *,
+    report: Literal[True],
+    preset: Preset = 'default',
+    passes: str | Sequence[str | Pass | Law] | None = None,
+    without: Names = (),
+    merge: Merge = 'auto',
+    target_opset: Several | None = None,
+    for_: Runtime | None = None,
+    allow_growth: bool = False,
+    inline: Names = (),
+    recipe: str | os.PathLike[str] | None = None,
+    fix_dims: Sizes | None = None,
+    infer_shapes: bool = False,
+    strip_metadata: str | None = None,
+    join: Other | None = None,
+    before: Edits | None = None,
+    after: Edits | None = None,
+    float16: Half = False,
+    metadata: Mapping[str, str] | None = None,
+    lift: bool | Names = False,
+    lint: Lints | None = None,
+    max_rewrites: Count | None = None,
+    explain: bool = False,
+    print_after: Names = (),
+    tune: bool | float | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    verify: bool | Literal['each', 'only each'] = True,
+    exact: bool = False,
+    against: Names = (),
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> OptimizedModel: ...
+@overload
 def optimize(
     model: ModelLike,
     *,
@@ -94,6 +286,73 @@ def optimize(
     rtol: PerOutput | None = None,
     metric: Names | None = None,
 ) -> Any: ...
+@overload
+def convert_opset(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    to: Several,
+    *,
+    report: Literal[False] = False,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> ModelProto: ...
+@overload
+def convert_opset(
+    model: M,
+    to: Several,
+    *,
+    report: Literal[False] = False,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> M: ...
+@overload
+def convert_opset(
+    model: ModelLike,
+    to: Several,
+    *,
+    report: Literal[True],
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> OptimizedModel: ...
+@overload
 def convert_opset(
     model: ModelLike,
     to: Several,
@@ -115,6 +374,79 @@ def convert_opset(
     rtol: PerOutput | None = None,
     metric: Names | None = None,
 ) -> Any: ...
+@overload
+def float16(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    *,
+    report: Literal[False] = False,
+    keep: Names = (),
+    convert: Names = (),
+    io: bool = False,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> ModelProto: ...
+@overload
+def float16(
+    model: M,
+    *,
+    report: Literal[False] = False,
+    keep: Names = (),
+    convert: Names = (),
+    io: bool = False,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> M: ...
+@overload
+def float16(
+    model: ModelLike,
+    *,
+    report: Literal[True],
+    keep: Names = (),
+    convert: Names = (),
+    io: bool = False,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> OptimizedModel: ...
+@overload
 def float16(
     model: ModelLike,
     *,
@@ -211,6 +543,43 @@ def ci(
     plugins: Names = (),
     custom_ops: Names = (),
 ) -> CiReport: ...
+@overload
+def reduce(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    check: Check,
+    *,
+    report: Literal[False] = False,
+    interesting_exit: Count | None = None,
+    says: str = '',
+    check_timeout: Seconds = 60.0,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> ModelProto: ...
+@overload
+def reduce(
+    model: M,
+    check: Check,
+    *,
+    report: Literal[False] = False,
+    interesting_exit: Count | None = None,
+    says: str = '',
+    check_timeout: Seconds = 60.0,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> M: ...
+@overload
+def reduce(
+    model: ModelLike,
+    check: Check,
+    *,
+    report: Literal[True],
+    interesting_exit: Count | None = None,
+    says: str = '',
+    check_timeout: Seconds = 60.0,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> ReducedModel: ...
+@overload
 def reduce(
     model: ModelLike,
     check: Check,
@@ -222,6 +591,49 @@ def reduce(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Any: ...
+@overload
+def gradient(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_grad',
+    ste: bool = False,
+    safe: bool = True,
+    simplify: bool = True,
+    adjoint: Literal['auto', 'ones', 'input'] = 'ones',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    checkpoint: Checkpoints | None = None,
+    form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
+    loss: LossLike | None = None,
+    per_sample: bool = False,
+    final: bool = False,
+) -> ModelProto: ...
+@overload
+def gradient(
+    model: M,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_grad',
+    ste: bool = False,
+    safe: bool = True,
+    simplify: bool = True,
+    adjoint: Literal['auto', 'ones', 'input'] = 'ones',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    checkpoint: Checkpoints | None = None,
+    form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
+    loss: LossLike | None = None,
+    per_sample: bool = False,
+    final: bool = False,
+) -> M: ...
+@overload
 def gradient(
     model: ModelLike,
     wrt: Names | None = None,
@@ -242,6 +654,33 @@ def gradient(
     per_sample: bool = False,
     final: bool = False,
 ) -> Any: ...
+@overload
+def jvp(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_tangent',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    loss: LossLike | None = None,
+    final: bool = False,
+) -> ModelProto: ...
+@overload
+def jvp(
+    model: M,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_tangent',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    loss: LossLike | None = None,
+    final: bool = False,
+) -> M: ...
+@overload
 def jvp(
     model: ModelLike,
     wrt: Names | None = None,
@@ -254,6 +693,35 @@ def jvp(
     loss: LossLike | None = None,
     final: bool = False,
 ) -> Any: ...
+@overload
+def hessian_vector_product(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_hvp',
+    tangents: str = '{}_tangent',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    loss: LossLike | None = None,
+    final: bool = False,
+) -> ModelProto: ...
+@overload
+def hessian_vector_product(
+    model: M,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_hvp',
+    tangents: str = '{}_tangent',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    loss: LossLike | None = None,
+    final: bool = False,
+) -> M: ...
+@overload
 def hessian_vector_product(
     model: ModelLike,
     wrt: Names | None = None,
@@ -267,6 +735,37 @@ def hessian_vector_product(
     loss: LossLike | None = None,
     final: bool = False,
 ) -> Any: ...
+@overload
+def jacobian(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_by_{}',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    loss: LossLike | None = None,
+    per_sample: bool = False,
+    mode: Literal['auto', 'forward', 'reverse'] = 'auto',
+    final: bool = False,
+) -> ModelProto: ...
+@overload
+def jacobian(
+    model: M,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_by_{}',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    loss: LossLike | None = None,
+    per_sample: bool = False,
+    mode: Literal['auto', 'forward', 'reverse'] = 'auto',
+    final: bool = False,
+) -> M: ...
+@overload
 def jacobian(
     model: ModelLike,
     wrt: Names | None = None,
@@ -281,6 +780,27 @@ def jacobian(
     mode: Literal['auto', 'forward', 'reverse'] = 'auto',
     final: bool = False,
 ) -> Any: ...
+@overload
+def mark_checkpoints(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    checkpoint: Checkpoints = 'auto',
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> ModelProto: ...
+@overload
+def mark_checkpoints(
+    model: M,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    checkpoint: Checkpoints = 'auto',
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> M: ...
+@overload
 def mark_checkpoints(
     model: ModelLike,
     wrt: Names | None = None,

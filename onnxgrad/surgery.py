@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, SameType, check_room, load_own, to_kind_of
 from onnxgrad.jobs import edit as editing
 from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import gradients as deriving
@@ -35,7 +35,7 @@ _log = logging.getLogger("onnxgrad")
 
 
 @from_keywords(ExtractOptions)
-def extract(model: ModelLike, *, options: ExtractOptions) -> Any:
+def extract(model: ModelLike, *, options: ExtractOptions) -> SameType:
     """Returns the part of a model that computes `outputs` from `inputs`, in the type you passed in.
 
     Both are values of the main graph; None: those of the model. The proof runs the part on the
@@ -82,7 +82,7 @@ def linearize(model: ModelLike, *, options: LinearizeOptions) -> Linearized:
 
 
 @from_keywords(HessianOptions)
-def hessian(model: ModelLike, *, options: HessianOptions) -> Any:
+def hessian(model: ModelLike, *, options: HessianOptions) -> SameType:
     """Returns the model with two more kinds of outputs: the gradient of the target by each value in
     `wrt`, and for each pair of values the second derivatives, of the first value's shape followed
     by the second's.
@@ -104,7 +104,7 @@ def hessian(model: ModelLike, *, options: HessianOptions) -> Any:
 
 
 @from_keywords(OpenBatchOptions)
-def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
+def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> SameType:
     """Returns the model with a dynamic batch in place of its fixed batch, in the type you passed
     in.
 
@@ -124,7 +124,7 @@ def open_batch(model: ModelLike, *, options: OpenBatchOptions) -> Any:
 
 
 @from_keywords(VmapOptions)
-def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
+def vmap(model: ModelLike, *, options: VmapOptions) -> SameType:
     """Returns the model mapped over a new axis of `inputs` (None: of all) and of every output, in
     the type you passed in.
 
@@ -145,7 +145,7 @@ def vmap(model: ModelLike, *, options: VmapOptions) -> Any:
 
 
 @from_keywords(MetadataOptions)
-def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
+def set_metadata(model: ModelLike, *, options: MetadataOptions) -> SameType:
     """Sets and removes entries of a model's metadata, and other fields of its header ("" and 0
     remove them). `strip`: a glob of entries that are removed from nodes, such as stack traces.
 
@@ -165,7 +165,7 @@ def set_metadata(model: ModelLike, *, options: MetadataOptions) -> Any:
 
 
 @from_keywords(EditOptions)
-def edit(model: ModelLike, *, options: EditOptions) -> Any:
+def edit(model: ModelLike, *, options: EditOptions) -> SameType:
     """Returns the model with inputs bound to constants, initializers freed, values renamed or
     outputs removed, in the type you passed in.
 
@@ -189,7 +189,7 @@ def edit(model: ModelLike, *, options: EditOptions) -> Any:
 
 
 @from_keywords(JoinOptions)
-def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> Any:
+def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> SameType:
     """Returns models `a` and `b` as one, in which outputs of `a` feed inputs of `b`, in the type of
     `a`.
 

@@ -2,6 +2,8 @@
 
 # fmt: off
 # ruff: noqa: I001
+from onnx import ModelProto
+from onnxgrad.ir.load import M
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.gradient_declarations import Keeps
 from onnxgrad.jobs.gradient_declarations import LossLike
@@ -34,8 +36,38 @@ from onnxgrad.transform.gradient_split import Linearized
 from onnxgrad.verify.feeds.proof_cases import Inputs
 from typing import Annotated
 from typing import Any
+from typing import IO
 from typing import Literal
+from typing import overload
+import os
 
+@overload
+def extract(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    inputs: NamesByCommas | None = None,
+    outputs: NamesByCommas | None = None,
+    *,
+    provider: Providers = 'cpu',
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> ModelProto: ...
+@overload
+def extract(
+    model: M,
+    inputs: NamesByCommas | None = None,
+    outputs: NamesByCommas | None = None,
+    *,
+    provider: Providers = 'cpu',
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> M: ...
+@overload
 def extract(
     model: ModelLike,
     inputs: NamesByCommas | None = None,
@@ -61,6 +93,33 @@ def linearize(
     loss: LossLike | None = None,
     keep: Keeps = 'auto',
 ) -> Linearized: ...
+@overload
+def hessian(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_{}_hessian',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    loss: LossLike | None = None,
+    final: bool = False,
+) -> ModelProto: ...
+@overload
+def hessian(
+    model: M,
+    wrt: Names | None = None,
+    target: Targets | None = None,
+    *,
+    names: str = '{}_{}_hessian',
+    stop: Names | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    loss: LossLike | None = None,
+    final: bool = False,
+) -> M: ...
+@overload
 def hessian(
     model: ModelLike,
     wrt: Names | None = None,
@@ -73,6 +132,49 @@ def hessian(
     loss: LossLike | None = None,
     final: bool = False,
 ) -> Any: ...
+@overload
+def open_batch(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    inputs: NamesByCommas | None = None,
+    *,
+    batch: Several | None = None,
+    open: Places | None = None,
+    follow: Names = (),
+    extend: Extends | None = None,
+    reference: Names = (),
+    symbol: Text = 'batch',
+    along: Literal['auto', 'refuse', 'warn'] = 'auto',
+    provider: Providers = 'cpu',
+    feeds: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    allow_same: Names = (),
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> ModelProto: ...
+@overload
+def open_batch(
+    model: M,
+    inputs: NamesByCommas | None = None,
+    *,
+    batch: Several | None = None,
+    open: Places | None = None,
+    follow: Names = (),
+    extend: Extends | None = None,
+    reference: Names = (),
+    symbol: Text = 'batch',
+    along: Literal['auto', 'refuse', 'warn'] = 'auto',
+    provider: Providers = 'cpu',
+    feeds: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    allow_same: Names = (),
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> M: ...
+@overload
 def open_batch(
     model: ModelLike,
     inputs: NamesByCommas | None = None,
@@ -93,6 +195,39 @@ def open_batch(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Any: ...
+@overload
+def vmap(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    inputs: NamesOrAxes | None = None,
+    *,
+    axis: Annotated[int, Range(0, 63)] = 0,
+    symbol: Text = 'rows',
+    provider: Providers = 'cpu',
+    feeds: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    allow_same: Names = (),
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> ModelProto: ...
+@overload
+def vmap(
+    model: M,
+    inputs: NamesOrAxes | None = None,
+    *,
+    axis: Annotated[int, Range(0, 63)] = 0,
+    symbol: Text = 'rows',
+    provider: Providers = 'cpu',
+    feeds: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    seed: Seed = 0,
+    allow_same: Names = (),
+    verify: bool = True,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> M: ...
+@overload
 def vmap(
     model: ModelLike,
     inputs: NamesOrAxes | None = None,
@@ -108,6 +243,37 @@ def vmap(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> Any: ...
+@overload
+def set_metadata(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    values: Entries | None = None,
+    *,
+    unset: Names = (),
+    strip: str | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    producer_name: str | None = None,
+    producer_version: str | None = None,
+    domain: str | None = None,
+    model_version: Annotated[int, Range(-2 ** 63, 2 ** 63 - 1)] | None = None,
+    doc_string: str | None = None,
+) -> ModelProto: ...
+@overload
+def set_metadata(
+    model: M,
+    values: Entries | None = None,
+    *,
+    unset: Names = (),
+    strip: str | None = None,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    producer_name: str | None = None,
+    producer_version: str | None = None,
+    domain: str | None = None,
+    model_version: Annotated[int, Range(-2 ** 63, 2 ** 63 - 1)] | None = None,
+    doc_string: str | None = None,
+) -> M: ...
+@overload
 def set_metadata(
     model: ModelLike,
     values: Entries | None = None,
@@ -122,6 +288,59 @@ def set_metadata(
     model_version: Annotated[int, Range(-2 ** 63, 2 ** 63 - 1)] | None = None,
     doc_string: str | None = None,
 ) -> Any: ...
+@overload
+def edit(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    *,
+    bind: Constants | None = None,
+    free: Names = (),
+    rename: Renames | None = None,
+    drop_output: Names = (),
+    mode: Literal['inference'] | None = None,
+    loss: LossLike | None = None,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> ModelProto: ...
+@overload
+def edit(
+    model: M,
+    *,
+    bind: Constants | None = None,
+    free: Names = (),
+    rename: Renames | None = None,
+    drop_output: Names = (),
+    mode: Literal['inference'] | None = None,
+    loss: LossLike | None = None,
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> M: ...
+@overload
 def edit(
     model: ModelLike,
     *,
@@ -147,6 +366,55 @@ def edit(
     rtol: PerOutput | None = None,
     metric: Names | None = None,
 ) -> Any: ...
+@overload
+def join(
+    a: str | os.PathLike[str] | bytes | IO[bytes],
+    b: ModelLike,
+    *,
+    map: Pairs | None = None,
+    prefix: str = '',
+    keep_output: Names = (),
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> ModelProto: ...
+@overload
+def join(
+    a: M,
+    b: ModelLike,
+    *,
+    map: Pairs | None = None,
+    prefix: str = '',
+    keep_output: Names = (),
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> M: ...
+@overload
 def join(
     a: ModelLike,
     b: ModelLike,

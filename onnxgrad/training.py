@@ -7,10 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import ModelLike, check_room, load_in_place, to_kind_of
+from onnxgrad.ir.load import ModelLike, SameType, check_room, load_in_place, to_kind_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.keywords import from_keywords
@@ -26,6 +25,7 @@ from onnxgrad.jobs.training.declarations import (
     StepOptions,
     TrainerOptions,
 )
+from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.jobs.training.step import make_step
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.train.callbacks import History
@@ -65,7 +65,7 @@ def fit(
     options: FitOptions,
     original: ModelLike | None = None,
     report: bool = False,
-) -> Any:
+) -> SameType | Fitted:
     """Trains a model on data and returns it with its new weights, in the type you passed in; paths,
     bytes and streams return a ModelProto.
 
@@ -174,7 +174,7 @@ class Trainer(TrainingLoop):
         self.restored(Path(path), options)
 
     @from_keywords(ExportOptions)
-    def export(self, model: ModelLike, *, options: ExportOptions) -> Any:
+    def export(self, model: ModelLike, *, options: ExportOptions) -> SameType | None:
         """Returns the model that the step was made from with its trained weights, or with their
         moving averages, in the type you passed in. With `path`, writes the model there and returns
         None. Nodes that the file puts into training mode are switched to inference, and the result

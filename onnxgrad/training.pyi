@@ -4,6 +4,8 @@
 # ruff: noqa: I001
 from collections.abc import Mapping
 from collections.abc import Sequence
+from onnx import ModelProto
+from onnxgrad.ir.load import M
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.gradient_declarations import Checkpoints
@@ -32,6 +34,7 @@ from onnxgrad.jobs.training.declarations import RunSeed
 from onnxgrad.jobs.training.declarations import ScaleLike
 from onnxgrad.jobs.training.declarations import ScalingLike
 from onnxgrad.jobs.training.declarations import ScheduleLike
+from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.jobs.training.kinds import OneOrMore
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.train.callbacks import History
@@ -40,7 +43,9 @@ from onnxgrad.vocabulary import EngineName
 from os import PathLike
 from typing import Annotated
 from typing import Any
+from typing import IO
 from typing import Literal
+from typing import overload
 import os
 
 def training_step(
@@ -68,6 +73,175 @@ def training_step(
     autocast: Literal['bfloat16', 'float16'] | None = None,
     checkpoint: Checkpoints | None = None,
 ) -> TrainingStep: ...
+@overload
+def fit(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    data: DataLike,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    wrt: Names | None = ('params',),
+    rate: RateLike | None = None,
+    *,
+    original: str | os.PathLike[str] | bytes | IO[bytes] | None = None,
+    report: Literal[False] = False,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    accuracy: Labels | None = None,
+    measure: MetricsLike | None = None,
+    predict: Files | None = None,
+    shuffle: bool = True,
+    plot: str | None = None,
+    stop: Names | None = None,
+    inputs_at: Names = (),
+    tie: Names = ('auto',),
+    untie: Names = ('auto',),
+    metrics: Names = (),
+    batch_norm: Literal['frozen', 'train'] | None = None,
+    dropout: Literal['off', 'train'] | Ratio | None = None,
+    groups: GroupsLike | None = None,
+    clip_norm: Limit | None = None,
+    clip_value: Limit | None = None,
+    accumulate: Batches = 1,
+    accumulate_by: Literal['labels', 'batches'] | None = None,
+    average: AverageLike | None = None,
+    loss_scale: ScalingLike | None = None,
+    schedule: ScheduleLike | None = None,
+    form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
+    checkpoint: Checkpoints | None = None,
+    provider: Provider = 'cpu',
+    threads: Threads | None = None,
+    engine: EngineName = 'auto',
+    data_parallel: bool = False,
+    validation: DataLike | None = None,
+    epochs: Several = 1,
+    steps: Several | None = None,
+    seed: Seed | None = 0,
+    patience: Several | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    every: Several | None = None,
+    keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = None,
+    log: str | os.PathLike[str] | None = None,
+    names: Names | None = None,
+    constants: Mapping[str, Array] | None = None,
+    scale: ScaleLike | None = None,
+    batch_size: Several | None = None,
+    force: bool = False,
+    keep_training_mode: bool = False,
+) -> ModelProto: ...
+@overload
+def fit(
+    model: M,
+    data: DataLike,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    wrt: Names | None = ('params',),
+    rate: RateLike | None = None,
+    *,
+    original: ModelLike | None = None,
+    report: Literal[False] = False,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    accuracy: Labels | None = None,
+    measure: MetricsLike | None = None,
+    predict: Files | None = None,
+    shuffle: bool = True,
+    plot: str | None = None,
+    stop: Names | None = None,
+    inputs_at: Names = (),
+    tie: Names = ('auto',),
+    untie: Names = ('auto',),
+    metrics: Names = (),
+    batch_norm: Literal['frozen', 'train'] | None = None,
+    dropout: Literal['off', 'train'] | Ratio | None = None,
+    groups: GroupsLike | None = None,
+    clip_norm: Limit | None = None,
+    clip_value: Limit | None = None,
+    accumulate: Batches = 1,
+    accumulate_by: Literal['labels', 'batches'] | None = None,
+    average: AverageLike | None = None,
+    loss_scale: ScalingLike | None = None,
+    schedule: ScheduleLike | None = None,
+    form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
+    checkpoint: Checkpoints | None = None,
+    provider: Provider = 'cpu',
+    threads: Threads | None = None,
+    engine: EngineName = 'auto',
+    data_parallel: bool = False,
+    validation: DataLike | None = None,
+    epochs: Several = 1,
+    steps: Several | None = None,
+    seed: Seed | None = 0,
+    patience: Several | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    every: Several | None = None,
+    keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = None,
+    log: str | os.PathLike[str] | None = None,
+    names: Names | None = None,
+    constants: Mapping[str, Array] | None = None,
+    scale: ScaleLike | None = None,
+    batch_size: Several | None = None,
+    force: bool = False,
+    keep_training_mode: bool = False,
+) -> M: ...
+@overload
+def fit(
+    model: ModelLike,
+    data: DataLike,
+    loss: LossLike | None = None,
+    optimizer: OptimizerLike | None = None,
+    wrt: Names | None = ('params',),
+    rate: RateLike | None = None,
+    *,
+    original: ModelLike | None = None,
+    report: Literal[True],
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    accuracy: Labels | None = None,
+    measure: MetricsLike | None = None,
+    predict: Files | None = None,
+    shuffle: bool = True,
+    plot: str | None = None,
+    stop: Names | None = None,
+    inputs_at: Names = (),
+    tie: Names = ('auto',),
+    untie: Names = ('auto',),
+    metrics: Names = (),
+    batch_norm: Literal['frozen', 'train'] | None = None,
+    dropout: Literal['off', 'train'] | Ratio | None = None,
+    groups: GroupsLike | None = None,
+    clip_norm: Limit | None = None,
+    clip_value: Limit | None = None,
+    accumulate: Batches = 1,
+    accumulate_by: Literal['labels', 'batches'] | None = None,
+    average: AverageLike | None = None,
+    loss_scale: ScalingLike | None = None,
+    schedule: ScheduleLike | None = None,
+    form: Literal['fast', 'small'] = 'fast',
+    autocast: Literal['bfloat16', 'float16'] | None = None,
+    checkpoint: Checkpoints | None = None,
+    provider: Provider = 'cpu',
+    threads: Threads | None = None,
+    engine: EngineName = 'auto',
+    data_parallel: bool = False,
+    validation: DataLike | None = None,
+    epochs: Several = 1,
+    steps: Several | None = None,
+    seed: Seed | None = 0,
+    patience: Several | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    every: Several | None = None,
+    keep: Annotated[Keep | tuple[Keep, ...], OneOrMore()] | None = None,
+    log: str | os.PathLike[str] | None = None,
+    names: Names | None = None,
+    constants: Mapping[str, Array] | None = None,
+    scale: ScaleLike | None = None,
+    batch_size: Several | None = None,
+    force: bool = False,
+    keep_training_mode: bool = False,
+) -> Fitted: ...
+@overload
 def fit(
     model: ModelLike,
     data: DataLike,
@@ -184,6 +358,37 @@ class Trainer(TrainingLoop):
         *,
         force: bool = False,
     ) -> None: ...
+    @overload
+    def export(
+        self,
+        model: str | os.PathLike[str] | bytes | IO[bytes],
+        path: None = None,
+        *,
+        weights: Literal['best', 'last'] | None = None,
+        averaged: bool = False,
+        keep_training_mode: bool = False,
+    ) -> ModelProto: ...
+    @overload
+    def export(
+        self,
+        model: M,
+        path: None = None,
+        *,
+        weights: Literal['best', 'last'] | None = None,
+        averaged: bool = False,
+        keep_training_mode: bool = False,
+    ) -> M: ...
+    @overload
+    def export(
+        self,
+        model: ModelLike,
+        path: str | os.PathLike[str],
+        *,
+        weights: Literal['best', 'last'] | None = None,
+        averaged: bool = False,
+        keep_training_mode: bool = False,
+    ) -> None: ...
+    @overload
     def export(
         self,
         model: ModelLike,

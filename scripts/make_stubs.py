@@ -13,9 +13,9 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import onnxgrad
@@ -36,6 +36,22 @@ PACKAGES = {onnxgrad: "names", train: "train"}  # the group of plug-ins that add
 MODULES = (functions, surgery, training, plugins, *PACKAGES)
 _BUILT_IN = "built_in('train')"
 STUBS = {m: Path(str(m.__file__)).with_suffix(".pyi") for m in MODULES}
+# what an overload without a report, a file or a second model accepts, and the one with it
+FILE = "str | os.PathLike[str] | bytes | IO[bytes]"
+SWITCHES = {
+    **dict.fromkeys(
+        ("OptimizedModel", "ReducedModel", "Fitted", "PlacedModel"),
+        ("report", "Literal[False]", "Literal[True]"),
+    ),
+    "Lifted": ("lift", "Literal[False]", "Literal[True] | Names"),
+    "None": ("path", "None", "str | os.PathLike[str]"),
+}
+EXTRA = {
+    **{name: f"from typing import {name}" for name in ("IO", "Any", "Literal", "overload")},
+    "os": "import os",
+    "ModelProto": "from onnx import ModelProto",
+    "M": "from onnxgrad.ir.load import M",
+}
 HEAD = '''"""Made by scripts/make_stubs.py from the declarations of onnxgrad.jobs."""
 
 # fmt: off
@@ -54,13 +70,30 @@ def stub(found: dict[str, Callable[..., Any]], *modules: ModuleType) -> str:
     """Returns the text of a stub; names in annotations are imported as `modules` import them."""
     lines = [_class(f) if isinstance(f, type) else _function(n, f) for n, f in found.items()]
     used = dict.fromkeys(re.findall(r"\b[A-Z_a-z]\w*\b", "\n".join(map(str, lines))))
-    known = {k: v for module in modules for k, v in _imports(module).items()}
+    known = EXTRA | {k: v for module in modules for k, v in _imports(module).items()}
     imports = sorted({known[n] for n in used if n in known and n not in found})
     return HEAD + "\n".join(imports) + "\n\n" + "\n".join(lines) + "\n"
 
 
 def _function(name: str, function: Callable[..., Any]) -> str:
-    return f"def {name}{_signature(function)}: ..."
+    """A function; an overload for each type that it returns, if it returns the type of a model."""
+    signature = inspect.signature(function)
+    first, *others = str(signature.return_annotation).split(" | ")
+    if first != "SameType":
+        return f"def {name}{_signature(signature)}: ..."
+    model = next(n for n, p in signature.parameters.items() if p.annotation == "ModelLike")
+    off = {SWITCHES[t][0]: SWITCHES[t][1] for t in others}
+    files = {"original": f"{FILE} | None"} if "original" in signature.parameters else {}
+    overloads = [
+        _signature(signature, "ModelProto", off | files | {model: FILE}),
+        _signature(signature, "M", off | {model: "M"}),
+    ]
+    for returned in others:
+        switch, _, on = SWITCHES[returned]
+        off.pop(switch)  # the last of several that are on decides
+        overloads.append(_signature(signature, returned, off | {switch: on}, required=switch))
+    overloads.append(_signature(signature, "Any"))  # other libraries' models, switches in variables
+    return "\n".join(f"@overload\ndef {name}{o}: ..." for o in overloads)
 
 
 def _class(cls: type) -> str:
@@ -70,16 +103,23 @@ def _class(cls: type) -> str:
     return f"class {cls.__name__}({bases}):\n{textwrap.indent(chr(10).join(methods), '    ')}"
 
 
-def _signature(function: Callable[..., Any]) -> str:
-    signature, parts = inspect.signature(function), list[str]()
+def _signature(
+    signature: inspect.Signature,
+    returned: str = "",
+    changed: Mapping[str, str] = MappingProxyType({}),
+    required: str = "",
+) -> str:
+    """The text of a signature, with another result and other annotations for some parameters."""
+    parts = list[str]()
     for p in signature.parameters.values():
         if p.kind is p.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
-        default = p.empty if p.default is p.empty else _Text(repr(p.default))
-        annotation = p.empty if p.annotation is p.empty else _Text(p.annotation)
+        default = p.empty if p.default is p.empty or p.name == required else _Text(repr(p.default))
+        annotation = changed.get(p.name, p.annotation)
+        annotation = p.empty if annotation is p.empty else _Text(annotation)
         parts.append(str(p.replace(default=default, annotation=annotation)))
     lines = ",\n    ".join(parts)
-    return f"(\n    {lines},\n) -> {signature.return_annotation}"
+    return f"(\n    {lines},\n) -> {returned or signature.return_annotation}"
 
 
 class _Text(str):

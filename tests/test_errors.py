@@ -21,7 +21,7 @@ import pytest
 import onnxgrad
 from onnxgrad import train
 from onnxgrad.cli.app import main
-from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.results import Plain, Rendered, WithPage
 from onnxgrad.rewrite.trace import Rewrite
 from onnxgrad.verify import Difference, Report, RunFailed
@@ -111,6 +111,15 @@ def test_a_subclass_with_a_constructor_of_its_own() -> None:
     Own.__qualname__ = "Own"
     again = pickle.loads(pickle.dumps(Own(1, b=2)))
     assert (type(again), str(again), again.b, again.exit_code) == (Own, "1 and 2", 2, 3)
+
+
+def test_a_notebook_shows_an_answer_in_one_line_and_a_fault_with_its_place() -> None:
+    """IPython calls this method, if there is one, instead of printing the frames."""
+    with pytest.raises(InputError) as error:
+        onnxgrad.load("none.onnx")
+    (line,) = error.value._render_traceback_()
+    assert line == f"InputError: {error.value}"
+    assert not hasattr(InternalError("a fault"), "_render_traceback_")
 
 
 def _fail() -> None:

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto, TensorProto
@@ -49,6 +49,10 @@ def collector_paused() -> Iterator[None]:
 
 # all that the public functions accept; the objects of other libraries have no static type here
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | ModelProto | Any
+# the type of the model that a function received, or ModelProto if that was a path, bytes or a
+# stream; stubs have one overload for each of the two
+SameType: TypeAlias = Any
+M = TypeVar("M", ModelProto, Program, BindingBlock)
 
 # protobuf holds less than this
 MOST_BYTES = 1 << 31

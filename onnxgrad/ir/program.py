@@ -154,6 +154,11 @@ class Program:
                     f"recorded as {var.returned}"
                 )
 
+    def __repr__(self) -> str:
+        """Returns a line without the graph."""
+        name = self.main.name or "model"
+        return f"Program({name}: {len(self.main.bindings)} nodes, opset {self.opset})"
+
     def _repr_html_(self) -> str:
         main = self.main
         name = self.path.name if self.path is not None else main.name or "model"

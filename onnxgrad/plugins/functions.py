@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from onnxgrad.ir.load import ModelLike, to_kind_of
+from onnxgrad.ir.load import ModelLike, SameType, to_kind_of
 from onnxgrad.jobs.gradients import derive
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.keywords import from_keywords
@@ -16,12 +16,15 @@ from onnxgrad.plugins.casadi import CasadiOptions
 from onnxgrad.plugins.function_gradient import FunctionGradientOptions
 from onnxgrad.plugins.place import driver
 from onnxgrad.plugins.place.declaration import PlaceOptions
+from onnxgrad.plugins.place.driver import PlacedModel
 
 _log = logging.getLogger("onnxgrad")
 
 
 @from_keywords(PlaceOptions)
-def place(model: ModelLike, *, options: PlaceOptions, report: bool = False) -> Any:
+def place(
+    model: ModelLike, *, options: PlaceOptions, report: bool = False
+) -> SameType | PlacedModel:
     """Returns the model with a device marked on every node, for onnxruntime, in the type you passed
     in.
 
@@ -36,11 +39,11 @@ def place(model: ModelLike, *, options: PlaceOptions, report: bool = False) -> A
     """
     found = driver.place(model, options, with_room(model))
     result = to_kind_of(found.model, model)
-    return driver.PlacedModel(result, found.placement) if report else result
+    return PlacedModel(result, found.placement) if report else result
 
 
 @from_keywords(CasadiOptions)
-def casadi_derivative(model: ModelLike, *, options: CasadiOptions) -> Any:
+def casadi_derivative(model: ModelLike, *, options: CasadiOptions) -> SameType:
     """Returns the derivative of a model f.onnx that CasADi reads from the file <kind>_f.onnx beside
     it.
 
@@ -66,7 +69,7 @@ def casadi_derivative(model: ModelLike, *, options: CasadiOptions) -> Any:
 
 
 @from_keywords(FunctionGradientOptions)
-def function_gradient(model: ModelLike, *, options: FunctionGradientOptions) -> Any:
+def function_gradient(model: ModelLike, *, options: FunctionGradientOptions) -> SameType:
     """Returns the model with one more function: for `f(x, ...) -> (y, ...)`, called `name` or
     `domain::name`, `f_grad(x, ..., y_grad, ...) -> (x_grad, ...)`, by every floating-point operand
     and result. The result has the type of `model`.

@@ -22,6 +22,9 @@ def tags(text: str) -> set[str]:
 
 def test_a_model_and_its_block() -> None:
     program = onnxgrad.load("models/training/mlp.onnx")
+    assert repr(program).startswith("Program(") and repr(program).endswith(
+        f"opset {program.opset})"
+    )
     shown = program._repr_html_()
     assert "<b>mlp.onnx</b>" in shown and "12 nodes" in shown and ">loss</td>" in shown
     assert program.main._repr_html_() == text_html(str(program.main))

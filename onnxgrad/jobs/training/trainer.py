@@ -98,6 +98,11 @@ class TrainingLoop(HeldValues):
             open_session, provider=provider, threads=threads
         )
 
+    def __repr__(self) -> str:
+        """Returns the step, and how far its training is."""
+        loss = "" if math.isnan(self._loss) else f", loss {self._loss:.4g}"
+        return f"Trainer({self.task!r}; step {self.progress.steps}{loss})"
+
     # ---- steps -----------------------------------------------------------------------------------
 
     @known_keywords

@@ -95,7 +95,9 @@ def test_what_would_do_nothing_is_refused(option: str) -> None:
 
 def test_epochs_count_from_the_first_and_a_call_that_does_nothing_says_so(tmp_path: Path) -> None:
     own, data = trainer(), examples(64)
+    assert repr(own).endswith("; step 0)")
     assert repr(own.fit(data, epochs=2)).startswith("History(4 steps, loss ")
+    assert repr(own).startswith("Trainer(TrainingStep(") and "; step 4, loss " in repr(own)
     with pytest.warns(
         UserWarning, match=r"epochs=2 counts from .*, and 2 epochs are done; epochs=4 trains"
     ) as caught:
