@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts.bench_optimize import MODELS  # noqa: E402  # runs from a checkout
-from scripts.records import write_record  # noqa: E402
+from scripts.records import need_byte_code, write_record  # noqa: E402
 
 BESIDE = Path(sys.executable).parent
 PROVED, UNPROVED, BEFORE = "onnxgrad", "onnxgrad --no-verify", "before"
@@ -128,6 +128,7 @@ def report(rows: Mapping[str, Mapping[str, Taken | None]], rounds: int) -> list[
 
 
 def main() -> None:
+    need_byte_code()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--rounds", type=int, default=5)

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,9 +26,29 @@ def write_record(name: str, lines: Sequence[str], hardware: str | None = None) -
     return path
 
 
+def need_byte_code() -> None:
+    """Ends the program if Python keeps no byte code: a package in a checkout is then compiled by
+    each process, which a benchmark of commands would measure.
+    """
+    if sys.dont_write_bytecode:
+        raise SystemExit(
+            "byte code is off: unset PYTHONDONTWRITEBYTECODE, or no time is a command's"
+        )
+
+
+def processor() -> str:
+    """Returns the name of the processor where the system tells it, else the kind."""
+    try:
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        told = ""
+    name = re.search(r"^model name\s*: (.+)$", told, re.MULTILINE)
+    return name[1] if name else platform.processor() or platform.machine().replace("_", "-")
+
+
 def conditions(hardware: str | None = None) -> str:
     """Returns the sentence with which a record begins: date, hardware, versions, commit."""
-    hardware = hardware or f"{os.cpu_count()} {platform.machine().replace('_', '-')} cores"
+    hardware = hardware or f"{os.cpu_count()} cores ({processor()})"
     versions = [f"{p} {_version(p)}" for p in ("onnx", "onnxruntime", "numpy") if _version(p)]
     python = f"Python {platform.python_version()}"
     return ", ".join([f"{datetime.date.today()}", hardware, python, *versions, commit()]) + "."

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from scripts.records import RESULTS, commit, conditions
+from scripts.records import RESULTS, commit, conditions, need_byte_code, processor
 from tests.helpers import ROOT
 
 SCRIPTS = ROOT / "scripts"
@@ -42,3 +42,17 @@ def test_conditions_state_the_commit_of_the_checkout():
     assert re.fullmatch(r"commit ([0-9a-f]{8,}( and changes)?|unknown)", commit())
     assert conditions("a machine").endswith(f", {commit()}.")
     assert ", a machine, Python " in conditions("a machine")
+
+
+def test_a_benchmark_of_commands_refuses_to_measure_a_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    need_byte_code()
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    with pytest.raises(SystemExit, match="PYTHONDONTWRITEBYTECODE"):
+        need_byte_code()
+
+
+def test_records_name_the_processor() -> None:
+    assert processor() and f"({processor()})" in conditions()
