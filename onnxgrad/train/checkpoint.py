@@ -16,6 +16,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import names_of
+from onnxgrad.train.data import HELD_OUT
 from onnxgrad.train.losses.base import FUNCTION
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.schedules import Rate, Schedule
@@ -272,13 +273,41 @@ def continuation(changes: Mapping[str, tuple[Any, Any]], where: str) -> str:
 
 def _listed(changes: Mapping[str, tuple[Any, Any]]) -> str:
     parts = []
+    known = any(_are_arrays(key, pair) for key, pair in changes.items())
     for key, (before, now) in changes.items():
+        if known and key in ("arrays", "examples"):  # said with the shapes
+            continue
+        if _are_arrays(key, (before, now)):
+            subject = _WORDS.get(key.split(" of ")[0], key)
+            parts.append(f"{subject}: {_changed_arrays(before or {}, now or {})}")
+            continue
         if isinstance(before, list) and isinstance(now, list):
             both = {*map(str, before)} & {*map(str, now)}
             before, now = ([x for x in each if str(x) not in both] for each in (before, now))
         name = _WORDS.get(key, key.replace("_", " "))
         parts.append(f"{name} {_short(now)} (was {_short(before)})")
     return ", ".join(parts)
+
+
+def _are_arrays(key: str, pair: tuple[Any, Any]) -> bool:
+    """Whether a fact has the texts of `sampled` by the names of arrays, before and now."""
+    known = key.split(" of ")[0] in ("samples", "constants", HELD_OUT)
+    return known and all(value is None or isinstance(value, Mapping) for value in pair)
+
+
+def _changed_arrays(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Returns the changes of arrays in words."""
+    parts, other = [], []
+    for name in {**before, **now}:
+        old, new = before.get(name), now.get(name)
+        if old is None or new is None:
+            parts.append(f"'{name}' is {'new' if old is None else 'missing'}")
+        elif old != new:
+            was, is_now = (text.rpartition(" ")[0] for text in (old, new))
+            other += [f"'{name}'"] * (was == is_now)
+            parts += [f"'{name}' is {is_now} (was {was})"] * (was != is_now)
+    parts += [f"other values in {', '.join(other)}"] * bool(other)
+    return " and ".join(parts)
 
 
 def _short(value: Any) -> str:

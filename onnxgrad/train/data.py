@@ -87,7 +87,7 @@ class Arrays(Data):
         return len(next(iter(self.arrays.values())))
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Returns the types of the arrays, the number of examples, and a digest of some of them."""
+        """Returns the types of the arrays, the number of examples, and digests of some of them."""
         order = "none" if self.seed is None else self.seed
         return {
             "kind": "arrays",
@@ -120,7 +120,7 @@ class Repeated(Data):
     names: Sequence[str] | None = None
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Returns the types of the arrays, and a digest of some examples of the first batch."""
+        """Returns the types of the arrays, and digests of some examples of the first batch."""
         found = super().facts(number, first)
         return {k.split(" of ")[0]: v for k, v in found.items()} if self.same else found
 
@@ -187,7 +187,7 @@ class Beside(Data):
     constants: Mapping[str, Array]
 
     def facts(self, number: int, first: Batch) -> dict[str, Any]:
-        """Returns the facts of the data, and a digest of the constants."""
+        """Returns the facts of the data, and digests of the constants."""
         own = {name: a for name, a in first.items() if name not in self.constants}
         beside = {name: np.asarray(a) for name, a in self.constants.items()}
         return {**self.data.facts(number, own), "constants": sampled(beside)}
@@ -206,21 +206,24 @@ def _types(arrays: Mapping[str, Array]) -> list[str]:
     return [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in sorted(arrays.items())]
 
 
-def sampled(arrays: Mapping[str, Array]) -> str:
-    """Returns a digest of some examples, evenly spread, the first and the last included."""
-    found = hashlib.sha256()
+def sampled(arrays: Mapping[str, Array]) -> dict[str, str]:
+    """Returns dtype, shape and a digest of some examples of each array; the examples are evenly
+    spread, the first and the last included.
+    """
+    found = {}
     for name, array in sorted(arrays.items()):
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
         rows = array.reshape(1) if not array.ndim else array
         most = max(2, _BYTES // max(1, rows[:1].nbytes))
         chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _ROWS, most), dtype=int))
         part = np.ascontiguousarray(rows[chosen])
-        found.update(repr(part.tolist()).encode() if part.dtype.hasobject else part.tobytes())
-    return found.hexdigest()[:16]
+        elements = repr(part.tolist()).encode() if part.dtype.hasobject else part.tobytes()
+        digest = hashlib.sha256(elements).hexdigest()[:16]
+        found[name] = f"{array.dtype}{list(array.shape)} {digest}"
+    return found
 
 
 def facts_of_held_out(given: Given | Data | None) -> dict[str, Any]:
-    """Returns a digest of some examples of arrays by name; nothing for other data."""
+    """Returns digests of some examples of arrays by name; nothing for other data."""
     if not isinstance(given, Mapping):
         return {}
     return {HELD_OUT: sampled({name: as_array(a) for name, a in given.items()})}

@@ -102,9 +102,13 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"data": [DATA, DATA]}, "in the middle of epoch 1: data "),
         (
             {"data": {**DATA, "x": DATA["x"].astype(np.float64)}},
-            "arrays x float64[8] (was x float32[8])",
+            "data: 'x' is float64[64, 8] (was float32[64, 8]): force",
         ),
-        ({"data": {k: a[:32] for k, a in DATA.items()}}, "examples 32 (was 64)"),
+        (
+            {"data": {k: a[:32] for k, a in DATA.items()}},
+            "epoch 1: data: 'labels' is int64[32] (was int64[64]) and 'x' is float32[32, 8] (was",
+        ),
+        ({"data": {**DATA, "x": -DATA["x"]}}, "epoch 1: data: other values in 'x': force"),
     ],
 )
 def test_another_run_is_refused_by_what_differs(
