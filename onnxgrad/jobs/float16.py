@@ -4,6 +4,7 @@ the values that are too large.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,9 @@ from onnxgrad.passes.float16 import Float16
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify import run
 from onnxgrad.verify.bounds import Bounds
-from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.feeds.edge_cases import FULL
+from onnxgrad.verify.feeds.generate import Feeder
+from onnxgrad.verify.feeds.proof_cases import Results, choose_cases
 from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session, versions
@@ -78,12 +81,13 @@ def float16(
 
 
 def with_bound(proof: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options of a proof with the bound of float16. The user's bounds of single outputs
-    extend it, bounds of all outputs replace it.
+    """Returns options of a proof with the bound of float16 and a search over scales of the inputs.
+    The user's bounds of single outputs extend the bound, bounds of all outputs replace it.
     """
     metrics = several(proof.get("metric") or (), "metric")
     bounds = Bounds.of(proof.get("atol"), proof.get("rtol"), metrics)
-    return {**proof, "metric": [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]}
+    metric = [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]
+    return {**proof, "metric": metric, "scales": True}
 
 
 def with_large(pipeline: Pipeline, model: ModelLike, proof: Mapping[str, Any]) -> Pipeline:
@@ -195,19 +199,26 @@ def _large(
 ) -> list[str]:
     provider = providers_of(proof.get("provider") or "cpu")[0]
     try:
+        proto = proof_model(model).proto
         cases = choose_cases(
-            proof_model(model).proto,
+            proto,
             proof.get("inputs"),
             proof.get("dims"),
             proof.get("seeds", (0, 1)),
             lambda feeds: run(model, feeds, provider=provider, optimize=False),
         )
-        found = [
-            run(asking, case.feeds, provider=provider, optimize=False, outputs=[*names.values()])
-            for case in cases
-        ]
+        feeds = [case.feeds for case in cases]
+        found = [_maxima(asking, given, names, provider) for given in feeds]
     except (RunFailed, InputError):
         return []
+    if proof.get("inputs") is None:
+        full = Feeder(proto).varied(feeds[0], cases[0].case.dims, FULL)
+        with contextlib.suppress(RunFailed):
+            found.append(_maxima(asking, full, names, provider))
     return [
         name for name, at in names.items() if any(float(np.asarray(r[at])) > least for r in found)
     ]
+
+
+def _maxima(asking: Any, feeds: Results, names: Mapping[str, str], provider: str) -> Results:
+    return run(asking, feeds, provider=provider, optimize=False, outputs=[*names.values()])

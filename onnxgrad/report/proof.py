@@ -50,6 +50,8 @@ def proof_lines(report: Report, verbose: bool) -> Iterator[Part]:
         yield from (cell(text, "" if report.exact else "yellow") for text in report.exact.lines)
     if report.non_finite is not None:
         yield cell(report.non_finite.line, "dim" if report.non_finite.equal else "yellow")
+    if report.scales is not None:
+        yield cell(report.scales.line, "yellow" if report.scales.failed else "dim")
     for name in report.unstable:
         yield cell(
             f"  {name}: the original disagrees with itself by {report.noise.get(name, 0.0):.1e}",

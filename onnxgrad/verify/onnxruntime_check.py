@@ -27,6 +27,7 @@ from onnxgrad.verify.report import Check
 from onnxgrad.verify.request import Settings, legal_ways
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session, versions
+from onnxgrad.verify.scales import ScaleSearch
 from onnxgrad.verify.tolerance import at_tie, in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
 
@@ -60,18 +61,19 @@ def onnxruntime_check(
     at_zero: Sequence[Trial] = (),
     apart: Apart | None = None,
     there: Settings | None = None,
+    scales: ScaleSearch | None = None,
 ) -> Check:
     """Calibrates on the original, then compares the candidate with optimisations on and off.
     `at_zero`: cases with an empty dimension, which count only if the original runs them again and
     agrees. `apart`: the case of NaN and infinite values, which decides nothing. `there`: the
-    settings of the candidate, if they differ.
+    settings of the candidate, if they differ. `scales`: the search over scales of the inputs.
     """
     agreeing, where = list(at_zero), there or settings
     why = calibrate(original, trials, settings, agreeing, apart, found.notes)
     if where.runtime is not None:
         _add_noise_of(where, candidate, trials, demands)
     return held_against(
-        candidate, trials, found, where, demands, why, agreeing, original.proto, apart
+        candidate, trials, found, where, demands, why, agreeing, original.proto, apart, scales
     )
 
 
@@ -160,6 +162,7 @@ def held_against(
     at_zero: Sequence[Trial] = (),
     original: ModelProto | None = None,
     apart: Apart | None = None,
+    scales: ScaleSearch | None = None,
 ) -> Check:
     """Compares the candidate, with optimisations on and off, with the expected results of the
     trials. `why`: the reason why the original does not run with optimisations on; then the
@@ -194,7 +197,7 @@ def held_against(
             differences = trial.judge(trial.expected, same, demands.allows(own), near)
             found.add("onnxruntime", differences, trial.expected, how)
         if optimize or why:
-            _hold_more(session, at_zero, apart, found, demands, how)
+            _hold_more(session, at_zero, apart, found, demands, how, scales)
     if idle and all(idle):
         found.idle[settings.name] = None
     return found.check("onnxruntime", len(trials), why)
@@ -213,13 +216,15 @@ def _noise(trial: Trial) -> Mapping[str, float]:
 
 def _hold_more(
     session: Session, at_zero: Sequence[Trial], apart: Apart | None, found: Found,
-    demands: Demands, how: str,
+    demands: Demands, how: str, scales: ScaleSearch | None,
 ) -> None:  # fmt: skip
     """Compares the candidate at NaN and infinite values, and at empty dimensions. Adds a note if it
     does not run at these, because an operator may refuse inputs that the replaced chain accepts.
     """
     if apart is not None:
         apart.hold(session, demands)
+    if scales is not None:
+        scales.hold(session, found, how)
     for trial in at_zero:
         symbols = [name for name, size in trial.case.dims.items() if size == 0]
         try:

@@ -56,6 +56,7 @@ from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import title_of, too_old
 from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.running.session import Session, open_session, versions
+from onnxgrad.verify.scales import ScaleSearch
 from onnxgrad.verify.stored_results import against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
@@ -270,7 +271,13 @@ def _judged(
     """Runs the checks on all cases, and adds their coverage."""
     original, candidate, trials = search.original, search.candidate, search.trials
     oracle, ran = search.oracle, runs.ran
+    scales: ScaleSearch | None = None
     if search.session is not None:
+        if request.scales:
+            scales = ScaleSearch(
+                search.session, candidate, request.there, runs.feeder, trials,
+                request.inputs is None, demands,
+            )  # fmt: skip
         if oracle is not None:
             widen_by_rounding(oracle, trials)
         early = request.settings.early
@@ -280,6 +287,7 @@ def _judged(
             original, candidate, trials, found, request.settings, demands, search.at_zero,
             search.apart,
             request.there,
+            scales,
         )  # fmt: skip
         if shapes is not None:
             wrong, notes = shapes() if later is None else later.result()
@@ -306,7 +314,13 @@ def _judged(
         found.unproved += _uncovered(coverage, request)
     report = _report(found, ran, trials, request.settings.provider)
     apart = None if search.apart is None else search.apart.result
-    return replace(report, coverage=coverage, regions=regions, non_finite=apart)
+    return replace(
+        report,
+        coverage=coverage,
+        regions=regions,
+        non_finite=apart,
+        scales=None if scales is None else scales.result,
+    )
 
 
 def _alone(request: Request, model: ModelProto) -> Session:

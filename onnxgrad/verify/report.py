@@ -208,6 +208,25 @@ class NonFinite(Plain):
         return f"non-finite inputs: differ at output {found.output}{at} ({how})"
 
 
+@dataclass(frozen=True)
+class Scales(Plain):
+    """The largest scale of the inputs at which a converted model holds its bounds, and the first at
+    which it fails, with the worst difference; none if every tried scale held.
+    """
+
+    json_keys = "line held failed difference"
+
+    held: str
+    failed: str = ""
+    difference: Difference | None = None
+
+    @property
+    def line(self) -> str:
+        """Returns the result in one line."""
+        more = f"; fails at {self.failed} ({self.difference})" if self.failed else ""
+        return f"inputs hold up to {self.held}{more}"
+
+
 def _value(value: object) -> str:
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else f"{value:.7g}"
@@ -226,12 +245,13 @@ class Report(Plain):
     inside both models. `regions`: the comparison between discontinuities, if there was one.
     `exact`: whether both models are the same algebra; it leaves the verdict unchanged. `infinite`:
     outputs of the original with NaN or infinite elements. `non_finite`: the comparison on inputs
-    with NaN and infinite values, which leaves the verdict unchanged, too.
+    with NaN and infinite values, which leaves the verdict unchanged, too. `scales`: how far
+    inputs may grow beside float16 values.
     """
 
     json_keys = (
-        "ok verdict summary unproved bounds provider idle around regions layers non_finite exact "
-        "worst compared checks cases differences unstable notes coverage noise seconds:.3f"
+        "ok verdict summary unproved bounds provider idle around regions layers non_finite scales "
+        "exact worst compared checks cases differences unstable notes coverage noise seconds:.3f"
     )
 
     ok: bool
@@ -254,6 +274,7 @@ class Report(Plain):
     exact: Decision | None = None
     infinite: tuple[str, ...] = ()
     non_finite: NonFinite | None = None
+    scales: Scales | None = None
 
     def __bool__(self) -> bool:
         return self.ok
@@ -335,6 +356,11 @@ class Report(Plain):
             idle=all_of("idle"),
             infinite=all_of("infinite"),
             non_finite=min(beyond, key=lambda one: one.equal, default=None),
+            scales=min(
+                (r.scales for r in parts if r.scales is not None),
+                key=lambda one: not one.failed,
+                default=None,
+            ),
         )
 
     def _at(self, place: str, first: Report, *, same_cases: bool) -> Report:
@@ -416,7 +442,7 @@ class Report(Plain):
         lines += [f"  {line}" for line in (self.regions.lines if self.regions else ())]
         lines += [f"  {line}" for line in (self.layers.lines if self.layers else ())]
         lines += [f"  {line}" for line in (self.exact.lines if self.exact is not None else ())]
-        lines += [f"  {self.non_finite.line}"] if self.non_finite is not None else []
+        lines += [f"  {x.line}" for x in (self.non_finite, self.scales) if x is not None]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 

@@ -152,6 +152,7 @@ class Request:
 
     `early`: what runs in the background. `runtime`: where the second model runs. `keep`: receives
     the values of a run. `by_regions`: compare between discontinuities if whole runs prove nothing.
+    `scales`: also compare at growing scales of the inputs.
     """
 
     expect: Stored | None = None
@@ -180,6 +181,7 @@ class Request:
     runtime: Runtime | None = None
     keep: ArraysFile | None = None
     by_regions: bool = True
+    scales: bool = False
     bounds: Bounds = field(init=False)
     providers: Sequence[str] = field(init=False)
     share: float | None = field(init=False)

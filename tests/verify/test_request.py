@@ -12,7 +12,7 @@ from onnxgrad.jobs.declarations import VerifyOptions
 from onnxgrad.jobs.declared import options_of
 from onnxgrad.verify.request import Request
 
-INNER = {"early", "runtime", "keep", "by_regions"}  # those of a proof inside another
+INNER = {"early", "runtime", "keep", "by_regions", "scales"}  # those of a proof inside another
 
 
 def test_the_job_has_these_arguments_and_defaults() -> None:

@@ -194,7 +194,8 @@ def proof_verdict(report: Report) -> dict[str, Any]:
     found = verdict(tone, report.verdict, shown(f"{_failing(report)}on {report.provider}{runs}"))
     noted(found, (*report.unproved, report.gaps), "unsure")
     apart = "" if report.non_finite is None else report.non_finite.line
-    noted(found, (report.bounds, apart, *report.notes))
+    scales = "" if report.scales is None else report.scales.line
+    noted(found, (report.bounds, apart, scales, *report.notes))
     return found
 
 

@@ -200,7 +200,9 @@ class Variation:
     """Differences of feeds from the usual ones. scale: factor of floats without bounds. sign: 1 or
     -1 makes all of them positive or negative. count: value of counts and lengths. mask: one value
     for a whole mask. turn: index into the values that a switch knows. wide: values beyond the usual
-    ones, 1 to 3 (`_widened`). non_finite: some floats are NaN and infinite.
+    ones, 1 to 3 (`_widened`). non_finite: some floats are NaN and infinite. full: the whole range
+    of recognised kinds (`_full`). reach: factor of floats and largest magnitude of integers, where
+    nothing restricts them; infinite: integers at the ends of their dtype.
     """
 
     scale: float = 1.0
@@ -210,6 +212,13 @@ class Variation:
     turn: int = 0
     wide: int = 0
     non_finite: bool = False
+    full: bool = False
+    reach: float = 0.0
+
+    @property
+    def far(self) -> bool:
+        """Whether values are outside of the usual ones, at which an input may decide a size."""
+        return bool(self.wide or self.non_finite or self.full or self.reach)
 
     def __str__(self) -> str:
         signs = {1: "all positive", -1: "all negative"}
@@ -221,11 +230,15 @@ class Variation:
             f"switch {self.turn}" if self.turn else "",
             f"{WIDE_CASE} {self.wide}" if self.wide else "",
             "NaN and infinite values" if self.non_finite else "",
+            "whole ranges (images 0 to 255, integers up to 16 bits)" if self.full else "",
+            f"scale {self.reach:g}" if 0 < self.reach < math.inf else "",
+            "integers at the ends of their dtype" if self.reach == math.inf else "",
         ]
         return ", ".join(part for part in parts if part)
 
 
 SMALL = Variation(scale=1e-3)
+FULL = Variation(full=True)
 # tried in turn until everything is reached, each with the next seed
 SEARCH = (
     Variation(scale=10.0), Variation(scale=100.0), Variation(scale=10.0, sign=1, mask=1, turn=1),
@@ -240,10 +253,8 @@ def varied(usual: Array, slot: Slot, how: Variation) -> Array:
     """Returns the usual value of a slot, varied, with its shape and within its bounds."""
     if slot.uses.distinct is not None:
         return usual
-    if how.wide:
-        return _widened(usual, slot, how.wide)
-    if how.non_finite:
-        return _not_finite(usual, slot)
+    if how.far:
+        return _far(usual, slot, how)
     if slot.kind == "real" and not slot.uses.bounded:
         made = np.abs(usual) * how.sign if how.sign else usual
         return np.asarray(made * how.scale)
@@ -340,6 +351,53 @@ def _wide_mask(usual: Array, slot: Slot, level: int, rng: np.random.Generator) -
 _WIDENED: dict[str, Callable[[Array, Slot, int, np.random.Generator], Array]] = {
     "whole": _wide_whole, "real": _wide_real, "text": _wide_text, "mask": _wide_mask,
 }  # fmt: skip
+
+
+def _far(usual: Array, slot: Slot, how: Variation) -> Array:
+    if how.wide:
+        return _widened(usual, slot, how.wide)
+    if how.non_finite:
+        return _not_finite(usual, slot)
+    return _full(usual, slot) if how.full else _reaching(usual, slot, how.reach)
+
+
+def _full(usual: Array, slot: Slot) -> Array:
+    """Returns colours of an image from 0 to 255, and integers between the ends of their dtype, at
+    most of 16 bits.
+    """
+    if slot.kind == "real" and not slot.uses.bounded and slot.low == 0 and slot.high == 1:
+        return np.asarray(np.clip(np.floor(np.abs(usual) * 256), 0, 255))
+    least, largest = slot.ends
+    if largest >= 1 << 16:
+        least, largest = max(least, WIDE[2][0]), WIDE[2][1]
+    return _between(usual, slot, least, largest)
+
+
+def _reaching(usual: Array, slot: Slot, reach: float) -> Array:
+    """Returns floats times `reach`, and integers from -reach to reach, or to the last power of ten
+    within their dtype; all of the dtype if `reach` is infinite.
+    """
+    if slot.kind == "real" and not slot.uses.bounded and reach < math.inf:
+        return np.asarray(usual * reach)
+    least, largest = slot.ends
+    if reach < math.inf:
+        reach = min(reach, 10.0 ** math.floor(math.log10(max(largest, 1))))
+        least, largest = max(least, -int(reach)), int(reach)
+    return _between(usual, slot, least, largest)
+
+
+def _between(usual: Array, slot: Slot, least: int, largest: int) -> Array:
+    """Returns integers of this range with both of its ends, if no use of the input restricts
+    them.
+    """
+    free = slot.kind == "whole" and (slot.low, slot.high) == (0, 1)
+    if not free or slot.uses.tables or slot.uses.bounded or slot.uses.count or not usual.size:
+        return usual
+    rng, signed = np.random.default_rng([slot.turn, usual.size]), least < 0
+    dtype = np.int64 if signed else np.uint64
+    made = rng.integers(least, largest, usual.size, endpoint=True, dtype=dtype)
+    made[:2] = [largest, least][: usual.size]
+    return made.reshape(usual.shape)
 
 
 def _not_finite(usual: Array, slot: Slot) -> Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,17 +101,34 @@ class Feeder:
         """Returns the interval of values that make sense for an input: 0 and 1 for a mask, small
         numbers for counts and lengths, else any numbers.
         """
+        slot = next((s for s in self._slots(dims) if s.name == name), None)
+        if slot is None:
+            return _ANY
+        named = slot.kind != "mask" or "mask" in name.lower()
+        return _LIMITS[slot.kind] if named and slot.kind in _LIMITS else _ANY
+
+    def varied(
+        self, feeds: Mapping[str, Value], dims: Mapping[str, int], how: Variation
+    ) -> dict[str, Value]:
+        """Returns given feeds, varied as generated ones are."""
+        made = dict(feeds)
+        for slot in self._slots(dims):
+            value = made.get(slot.name)
+            if isinstance(value, np.ndarray) and not decides_sizes(self.flow, slot.name):
+                with np.errstate(over="ignore"):
+                    made[slot.name] = np.asarray(varied(value, slot, how)).astype(value.dtype)
+        return made
+
+    def _slots(self, dims: Mapping[str, int]) -> Iterator[Slot]:
+        """Yields the slots of the tensors of numbers."""
         sizes = self._sizes | dict(dims)
         for turn, value in enumerate(required_inputs(self.model.graph)):
             kind = value.type.tensor_type
-            known = kind.elem_type not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
-            if value.name == name and known:
-                shape = [evaluate(dim, sizes) for dim in shape_of(name, kind) or ()]
+            if kind.elem_type not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+                shape = [evaluate(dim, sizes) for dim in shape_of(value.name, kind) or ()]
                 dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-                slot = _slot(name, shape, dtype, uses_of(self.flow.at(sizes), name), turn)
-                named = slot.kind != "mask" or "mask" in name.lower()
-                return _LIMITS[slot.kind] if named and slot.kind in _LIMITS else _ANY
-        return _ANY
+                uses = uses_of(self.flow.at(sizes), value.name)
+                yield _slot(value.name, shape, dtype, uses, turn)
 
 
 def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, int]:
@@ -230,8 +247,7 @@ class _Maker:
         if slot.kind == "mask" and self._is_behind_a_past(shape):
             usual = usual[..., ::-1]  # padding in front: the new tokens are behind the past ones
         made = usual if self.edges is None else edged(usual, slot, self.edges, edge_rng)
-        far = self.how is not None and (self.how.wide or self.how.non_finite)
-        if self.how is not None and not (far and decides_sizes(self.flow, name)):
+        if self.how is not None and not (self.how.far and decides_sizes(self.flow, name)):
             made = varied(made, slot, self.how)
         with np.errstate(over="ignore"):  # a wide value may be infinite in a narrow dtype
             return np.asarray(made).astype(dtype)
