@@ -128,7 +128,8 @@ class Trainer(TrainingLoop):
         be a list of batches, or a function that makes them. If the step accumulates, each batch is
         a micro-batch, and the loss of a step is the mean over its micro-batches. Examples that
         fill no step at the end of an epoch count for the next step. `validation` is evaluated
-        after each epoch with `metrics`.
+        after each epoch with `metrics`; a number such as 0.2 is the share of `data` that is held
+        out, stratified by integer labels and chosen by `seed` at the beginning of the run.
 
         `folder` receives the checkpoints, and a run resumes from its checkpoint there. With
         `patience` or `keep="best"`, `export` writes the weights of the smallest held-out loss.

@@ -24,6 +24,7 @@ from onnxgrad.jobs.training.declarations import Batches
 from onnxgrad.jobs.training.declarations import CallbackLike
 from onnxgrad.jobs.training.declarations import DataLike
 from onnxgrad.jobs.training.declarations import GroupsLike
+from onnxgrad.jobs.training.declarations import HeldOutLike
 from onnxgrad.jobs.training.declarations import Keep
 from onnxgrad.jobs.training.declarations import Limit
 from onnxgrad.jobs.training.declarations import MetricsLike
@@ -113,7 +114,7 @@ def fit(
     threads: Threads | None = None,
     engine: EngineName = 'auto',
     data_parallel: bool = False,
-    validation: DataLike | None = None,
+    validation: HeldOutLike | None = None,
     epochs: Several = 1,
     steps: Several | None = None,
     seed: Seed | None = 0,
@@ -169,7 +170,7 @@ def fit(
     threads: Threads | None = None,
     engine: EngineName = 'auto',
     data_parallel: bool = False,
-    validation: DataLike | None = None,
+    validation: HeldOutLike | None = None,
     epochs: Several = 1,
     steps: Several | None = None,
     seed: Seed | None = 0,
@@ -225,7 +226,7 @@ def fit(
     threads: Threads | None = None,
     engine: EngineName = 'auto',
     data_parallel: bool = False,
-    validation: DataLike | None = None,
+    validation: HeldOutLike | None = None,
     epochs: Several = 1,
     steps: Several | None = None,
     seed: Seed | None = 0,
@@ -281,7 +282,7 @@ def fit(
     threads: Threads | None = None,
     engine: EngineName = 'auto',
     data_parallel: bool = False,
-    validation: DataLike | None = None,
+    validation: HeldOutLike | None = None,
     epochs: Several = 1,
     steps: Several | None = None,
     seed: Seed | None = 0,
@@ -314,7 +315,7 @@ class Trainer(TrainingLoop):
         data: DataLike,
         *,
         callbacks: Sequence[CallbackLike] = (),
-        validation: DataLike | None = None,
+        validation: HeldOutLike | None = None,
         epochs: Several = 1,
         steps: Several | None = None,
         seed: Seed | None = 0,

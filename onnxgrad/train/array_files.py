@@ -51,6 +51,30 @@ class Shards:
         return np.asarray(self[:], dtype)
 
 
+class Picked:
+    """These rows of an array, which are read when indexed."""
+
+    def __init__(self, array: Array, rows: Array) -> None:
+        self.array, self.rows = array, rows
+        self.dtype, self.ndim = array.dtype, array.ndim
+        self.shape: tuple[int, ...] = (len(rows), *array.shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Array:
+        return np.asarray(self.array[self.rows[rows]])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype)
+
+
+def picked(arrays: Mapping[str, Array], rows: Array) -> dict[str, Array]:
+    """Returns these rows of each array, without reading them."""
+    found: Any = {name: Picked(array, rows) for name, array in arrays.items()}
+    return found  # type: ignore[no-any-return]  # used as arrays
+
+
 class OnDisk(dict[str, Array]):
     """Arrays by name. The large ones are read-only and lie in a temporary file, which the system
     reads again after `release`.
@@ -97,8 +121,8 @@ def is_zeros(array: Array) -> bool:
 
 
 def as_array(given: Any) -> Array:
-    """Returns data as an array, without reading the files of shards."""
-    array: Any = given if isinstance(given, Shards) else np.asarray(given)
+    """Returns data as an array, without reading the files of shards or the rows of others."""
+    array: Any = given if isinstance(given, (Shards, Picked)) else np.asarray(given)
     return array  # type: ignore[no-any-return]  # used as one
 
 

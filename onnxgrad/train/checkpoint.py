@@ -17,6 +17,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import names_of
 from onnxgrad.train.data import HELD_OUT
+from onnxgrad.train.held_out import SHARE
 from onnxgrad.train.losses.base import FUNCTION
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.schedules import Rate, Schedule
@@ -133,7 +134,7 @@ class Progress:
 # JSON values by name
 Facts: TypeAlias = "Mapping[str, Any]"
 # a run in which one of these differs is a different run
-_IDENTITY = ("parameters", "loss", "formula", "optimizer")
+_IDENTITY = ("parameters", "loss", "formula", "optimizer", SHARE)
 # these may change between epochs; within one, it would be unknown which examples were seen
 _OF_AN_EPOCH = (
     "kind", "batch_size", "order", "arrays", "examples", "samples", "constants", "scale",

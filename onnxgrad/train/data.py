@@ -104,9 +104,11 @@ class Arrays(Data):
         if self.seed is not None:
             order = np.random.default_rng([self.seed, number]).permutation(self.examples)
         end = self.examples - self.examples % self.size if self.whole else self.examples
+        own = getattr(next(iter(self.arrays.values())), "rows", None)  # of the data, if picked
         for start in range(0, end, self.size):
             chosen = order[start : min(start + self.size, end)]
-            yield Rows({name: a[chosen] for name, a in self.arrays.items()}, chosen)
+            batch = {name: a[chosen] for name, a in self.arrays.items()}
+            yield Rows(batch, chosen if own is None else own[chosen])
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from onnxgrad.jobs.kinds import (
 from onnxgrad.jobs.training.kinds import (
     ByGlob,
     Examples,
+    ExamplesOrShare,
     Function,
     MetricsByName,
     OneOrMore,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 
 DataLike: TypeAlias = "Annotated[Given | Data, Examples()]"
+HeldOutLike: TypeAlias = "Annotated[Given | Data | float, ExamplesOrShare()]"
 RateLike: TypeAlias = "Annotated[float | str | Callable[[int], float], RateOrText()]"
 MetricsLike: TypeAlias = (
     "Annotated[Mapping[str, Metric | str] | Sequence[str] | str, MetricsByName()]"
@@ -301,8 +303,12 @@ class Epochs(Batched, RestoreOptions):
 
     title: ClassVar[str] = "run"
 
-    validation: DataLike | None = option(
-        None, "held-out data, evaluated after each epoch", metavar="NPZ", file="read"
+    validation: HeldOutLike | None = option(
+        None,
+        "held-out data, evaluated after each epoch, or the share of --data to hold out, such as "
+        "0.2 (stratified by integer labels; --seed chooses the examples)",
+        metavar="NPZ|SHARE",
+        file="read",
     )
     epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")
     steps: Several | None = option(None, "steps to train, in place of --epochs", metavar="N")

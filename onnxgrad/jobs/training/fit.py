@@ -141,8 +141,10 @@ def fit(
     del step  # the engine has the values
     metrics = _metrics(options)
     labels = [metric.target for metric in metrics.values() if isinstance(metric, Score)]
-    data = _read(trainer, data, options.data)
-    validation = validation and _read(trainer, validation, options.validation, labels)
+    is_share = isinstance(validation, float)
+    data = _read(trainer, data, options.data, labels if is_share else ())
+    if not is_share and validation is not None:
+        validation = _read(trainer, validation, options.validation, labels)
     _check_prediction(trainer, model, options)
     started = time.perf_counter()
     with trainer.locked:  # the best weights are read from the folder
@@ -249,7 +251,7 @@ def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:
     """
     given = read_npz(Path(data)) if isinstance(data, (str, os.PathLike)) else data
     at = options.inputs_at
-    if given is None or is_folder(model) or not at:
+    if given is None or isinstance(given, float) or is_folder(model) or not at:
         return given
     if not isinstance(given, Mapping):
         what = f"{option('--inputs-at', 'inputs_at')} needs data that is arrays by name"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from numbers import Real
 from typing import Any
 
@@ -34,6 +35,23 @@ class Examples(Word):
         if isinstance(value, (bytes, bytearray)) or not (known or hasattr(value, "epoch")):
             raise InputError(f"{where} must be {self.what}, not {type(value).__name__}")
         return value
+
+
+class ExamplesOrShare(Examples):
+    """Held-out examples, or the share of the training data that is held out."""
+
+    what = f"{Examples.what}, or a number strictly between 0 and 1"
+
+    def check(self, value: Any, where: str) -> Any:
+        share: Any = value if isinstance(value, Real) else None
+        if isinstance(value, str) and not os.path.exists(value):
+            with suppress(ValueError):
+                share = float(value)
+        if share is None:
+            return super().check(value, where)
+        if isinstance(share, bool) or not 0 < share < 1:
+            raise InputError(f"{where} must be {self.what}, not {value}")
+        return float(share)
 
 
 class OneOrMore:

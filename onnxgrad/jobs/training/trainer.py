@@ -170,21 +170,23 @@ class TrainingLoop(HeldValues):
         """Trains until `options.epochs` epochs or `options.steps` steps are done. Raises InputError
         and Diverged as `step` does. The folder stays locked until its caller closes `_lock`.
         """
-        validation, folder, every = options.validation, options.folder, options.every
+        folder, every = options.folder, options.every
         batch = self.task.manifest.of_role("batch")
         metrics = metrics_from(options.metrics, batch)
         patience, steps = options.patience, options.steps
         keep: Any = options.keep or ()
         check_needs(
-            validation, folder, patience=patience, metrics=metrics, every=every, keep=keep,
+            options.validation, folder, patience=patience, metrics=metrics, every=every, keep=keep,
             plateau=isinstance(self.rate, ReduceOnPlateau),
         )  # fmt: skip
         if isinstance(self.rate, ReduceOnPlateau):
             self.rate.check(["loss", *metrics])
+        few = max((n for n in keep if isinstance(n, int)), default=0)
+        place = None if folder is None else self._locked(RunFolder(Path(folder), few))
+        options = self._with_held_out(options, place)
+        validation: Any = options.validation
         source = self._batches(options, options.seed)
         self._facts |= facts_of_held_out(validation)
-        few = max((n for n in keep if isinstance(n, int)), default=0)
-        place = None if folder is None else RunFolder(Path(folder), few)
         end = counted(options.epochs, "epoch") if steps is None else counted(steps, "step")
         self._facts["length"] = end
         self._log = None
@@ -268,8 +270,6 @@ class TrainingLoop(HeldValues):
         folder that has nothing left to train.
         """
         self._place = place
-        if place is not None and self._engine.leads:
-            self._lock.enter_context(place.locked())
         if place is None:
             if self._best is None:
                 self.progress = self.progress.without_best()

@@ -18,7 +18,7 @@ import numpy as np
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.extensions import plugged
 from onnxgrad.ir.types import Array
-from onnxgrad.jobs.training.declarations import Chosen, RestoreOptions
+from onnxgrad.jobs.training.declarations import Chosen, RestoreOptions, RunOptions
 from onnxgrad.options import known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.array_files import OnDisk
@@ -36,9 +36,10 @@ from onnxgrad.train.checkpoint import (
 from onnxgrad.train.data import HELD_OUT
 from onnxgrad.train.engines.base import Engine
 from onnxgrad.train.engines.session import dtype_of
+from onnxgrad.train.held_out import SEED, SHARE, split
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import Rate
-from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.step_folder import check_values
 from onnxgrad.train.update.mixed_precision import MASTER
 from onnxgrad.wording import perhaps
@@ -248,6 +249,39 @@ class HeldValues:
         self._engine.seed, self.progress = progress.seed, progress
         self._before = (before, where, force)
         self._facts |= {k: v for k, v in before.items() if of_an_epoch(k)}
+
+    def _locked(self, place: RunFolder) -> RunFolder:
+        """Locks the folder of a run until `_lock` is closed. Raises InputError."""
+        if self._engine.leads:
+            self._lock.enter_context(place.locked())
+        return place
+
+    def _with_held_out(self, options: RunOptions, place: RunFolder | None) -> RunOptions:
+        """Returns the options with held-out data in place of a share of the data. A run holds the
+        same examples out when it resumes, whatever its seed is then.
+        """
+        share, seed = options.validation, options.seed or 0
+        if not isinstance(share, float):
+            self._facts[SHARE] = None
+            return options
+        facts = self._facts if self._before is None else self._before[0]
+        if place is not None and self._engine.leads and place.last.exists():
+            with safetensors_file.opened(place.last) as stored:
+                facts = facts_in(stored.metadata, str(place.last))
+        seed = self._engine.agree(facts.get(SEED, seed))
+        self._facts |= {SHARE: share, SEED: seed}
+        given = [
+            f
+            for f in self.task.manifest.of_role("batch")
+            if f.name not in (options.constants or ())
+        ]
+        inputs = [fed.name for fed in sorted(given, key=lambda fed: fed.classes is None)]
+        of_model = set()
+        if self.task.manifest.predict is not None:
+            of_model = {v.name for v in prediction(self.task).main.inputs}
+        labels = [name for name in inputs if name not in of_model]
+        data, validation = split(options.data, share, seed, inputs, labels)
+        return options.having(data=data, validation=validation)
 
     def _know(self, facts: Mapping[str, Any]) -> None:
         """Adds the facts of the data, as of its first batch, to those of the run. Raises
