@@ -211,10 +211,17 @@ def one_statistic_a_channel(b: Binding, was: Attributes) -> None:
 
 
 @adapter(14, "BatchNormalization")
-def normalization_in_inference(b: Binding, was: Attributes) -> None:
-    """In the old version, several results mean training."""
-    if any(v is not None for v in b.outputs[1:]):
-        raise Refused(f"it has {len(b.outputs)} results, which means training before opset 14")
+def switch_of_training(b: Binding, was: Attributes) -> None:
+    """Several results mean training in the old version, an attribute in the new one, which lacks
+    the statistics of the batch.
+    """
+    if not any(v is not None for v in b.outputs[1:]):
+        return
+    for v in b.outputs[3:]:
+        refuse_if(v is not None and v.use_count, "its saved statistics are read")
+    while len(b.outputs) > 3:
+        b.drop_result(len(b.outputs) - 1)
+    b.set_attribute("training_mode", 1)
 
 
 @adapter(10, "Dropout")

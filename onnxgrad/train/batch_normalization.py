@@ -56,8 +56,8 @@ def freeze(b: Binding) -> None:
         for out, running in zip(b.outputs[1:], b.inputs[_MEAN:], strict=False):
             if out is not None and running is not None:
                 b.block.replace(out, running)
-        del b.outputs[1:]
-        b.changed = True
+        while len(b.outputs) > 1:
+            b.drop_result(len(b.outputs) - 1)
         if b.version >= 14:
             b.set_attribute("training_mode", 0)
 

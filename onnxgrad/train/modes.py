@@ -16,7 +16,7 @@ from onnxgrad.grad.autocast import PRODUCTS, Narrow, autocast
 from onnxgrad.grad.inlining import open_call
 from onnxgrad.grad.opset.raising import OPSET, raise_opset
 from onnxgrad.grad.registry import Form
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.train import batch_normalization, dropout
@@ -99,7 +99,7 @@ class Modes:
         statistics = batch_normalization.train(program, norms) if norms else []
         ratio = self.dropout if isinstance(self.dropout, (int, float)) else None
         seed = dropout.turn_on(block, drops, ratio).name if drops else None
-        notes = (*narrow, *self._notes(norms, drops, unseeded))
+        notes = (*narrow, *self._notes(norms, drops, unseeded), *_note_of_draws(program))
         return Applied(statistics, seed, notes)
 
     def _notes(
@@ -156,6 +156,19 @@ class Modes:
                 return
             for b in calls:
                 open_call(b)
+
+
+def _note_of_draws(program: Program) -> tuple[str, ...]:
+    """Returns a note about random numbers that the model draws in inference as well."""
+    each = (b for block in program.blocks() for b in block.bindings)
+    count = sum(draws(b) and b.op != "Dropout" and b.is_read for b in each)
+    if not count:
+        return ()
+    return (
+        f"{count} node{'s' * (count > 1)} of the model draw{'s' * (count == 1)} random numbers, in "
+        "evaluation and in the trained model, too: PyTorch's exporter writes Dropout1d, Dropout2d, "
+        "Dropout3d, AlphaDropout and RReLU as draws, and an export of net.eval() has none",
+    )
 
 
 def _each(program: Program, operator: str, change: Callable[[Binding], None]) -> None:

@@ -53,9 +53,11 @@ def alone(model: Any, x: Any) -> Any:
     return np.concatenate([np.asarray(run(model, {"x": row[None]})["logits"]) for row in x[:12]])
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize("outputs", [", float[8] rm, float[8] old", ""])
 @pytest.mark.parametrize("opset", NODES)
-def test_edit_switches_a_file_and_drops_running_statistics(opset: int) -> None:
-    model = in_training(opset, ", float[8] rm, float[8] old")
+def test_edit_switches_a_file_and_drops_running_statistics(opset: int, outputs: str) -> None:
+    model = in_training(opset, outputs)
     assert described(in_training_mode(model)) == "1 BatchNormalization and 1 Dropout"
     made = onnxgrad.edit(model, mode="inference")
     onnx.checker.check_model(made, full_check=True)
@@ -72,7 +74,7 @@ def test_edit_switches_a_file_and_drops_running_statistics(opset: int) -> None:
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize("opset", [14, 15])
+@pytest.mark.parametrize("opset", NODES)
 @pytest.mark.parametrize("validation", [True, False])
 @pytest.mark.parametrize("batch_norm", ["train", "frozen", None])
 def test_the_exported_file_computes_what_was_evaluated(
@@ -133,6 +135,21 @@ def test_a_wrong_switch_is_refused(monkeypatch: pytest.MonkeyPatch, free: tuple[
     monkeypatch.setattr(inference_mode, "_switch", exchanged)
     with pytest.raises(NotProved):
         onnxgrad.edit(in_training(15), mode="inference", free=free)
+
+
+def test_a_model_that_draws_is_written_with_a_note(tmp_path: Path) -> None:
+    """PyTorch's exporter writes a Dropout2d as a draw: no two runs are equal, so none are compared."""
+    model = in_training(15)
+    logits = model.graph.node[-2]
+    logits.output[0] = "sure"
+    model.graph.node.append(onnx.helper.make_node("RandomUniformLike", ["sure"], ["u"]))
+    model.graph.node.append(onnx.helper.make_node("Mul", ["sure", "u"], ["logits"]))
+    step = training_step(model, "cross_entropy")
+    assert "1 node of the model draws random numbers, in evaluation" in step.notes[-1]
+    trainer = Trainer(step, threads=1)
+    trainer.fit(rows(), epochs=1, validation=rows())
+    trainer.predict(rows())
+    assert not in_training_mode(trainer.export(model))
 
 
 def test_another_result_is_not_written() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
+from onnxgrad.ir.binding import draws
 from onnxgrad.ir.load import ModelLike, load_in_place
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -383,9 +384,10 @@ class TrainingLoop(HeldValues):
 
     def _shown(self, model: Program, weights: Mapping[str, Array]) -> Shown | None:
         """Returns outputs of the trained model for held-out rows, or for generated ones without a
-        held-out evaluation; None if the model returns only its loss.
+        held-out evaluation; None if the model returns only its loss, or draws random numbers.
         """
-        if self.task.manifest.predict is None:
+        blocks = self.task.evaluation.blocks()
+        if self.task.manifest.predict is None or any(draws(b) for v in blocks for b in v.bindings):
             return None
         taken, session = self._predicting()
         read = [fed for fed in self.task.manifest.of_role("batch") if fed.name in taken]
