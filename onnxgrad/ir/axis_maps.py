@@ -72,15 +72,16 @@ def carried(b: Binding, slot: int) -> tuple[int | None, ...] | None:
 
 def named_axes(b: Binding, rank: int) -> list[int] | None:
     """Returns the axes along which a node works, of an operand of this rank; None if they are
-    unknown.
+    unknown or beyond the rank.
     """
-    given, first = b.operand(_NAMED.get(b.op, len(b.inputs))), b.attr("axis")
+    given, first = b.operand(OPERAND_OF_AXES.get(b.op, len(b.inputs))), b.attr("axis")
+    most = max(rank, 1)
     named: Sequence[int] | None
     if given is not None:
         named = given.ints
     elif first is not None:
-        last = rank - 1 if b.op in _ROW_NORMS or flattens(b) else first % max(rank, 1)
-        named = range(first % max(rank, 1), last + 1)
+        last = rank - 1 if b.op in _ROW_NORMS or flattens(b) else first % most
+        named = range(first % most, last + 1)
     elif b.op == "Slice" and "axes" not in b.attrs:
         starts = b.operand(1)
         count = len(b.attr("starts") or ()) if starts is None else (starts.shape or (None,))[0]
@@ -89,7 +90,9 @@ def named_axes(b: Binding, rank: int) -> list[int] | None:
         named = b.attr("axes", () if b.op in REDUCTIONS else range(rank))
     if b.op in REDUCTIONS and named is not None and not named:
         named = () if b.attr("noop_with_empty_axes", 0) else range(rank)
-    return None if named is None else [a % max(rank, 1) for a in named]
+    if named is None or not all(-most <= a < most for a in named):
+        return None
+    return [a % most for a in named]
 
 
 def flattens(b: Binding) -> bool:
@@ -322,8 +325,10 @@ def _einsum(b: Binding, slot: int, x: Shape, y: Shape) -> AxisMap | None:
 RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _SOFTMAXES = ("Hardmax", "LogSoftmax", "Softmax")
 _ROW_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-# the operand that names axes
-_NAMED = {**dict.fromkeys((*REDUCTIONS, "CumProd", "CumSum"), 1), "Pad": 3, "Slice": 3}
+OPERAND_OF_AXES = {
+    **dict.fromkeys((*REDUCTIONS, "CumProd", "CumSum", "Squeeze"), 1),
+    **dict.fromkeys(("Pad", "Slice"), 3),
+}
 # channels stay apart
 _POOLS = (
     "AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool",

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.ir.axis_maps import OPERAND_OF_AXES, flattens, named_axes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import ACTIVATIONS, BITWISE, BROADCASTING, REDUCTIONS
 from onnxgrad.ir.emission.emit import constant
@@ -99,80 +100,46 @@ def _nary(b: Binding, perm: Perm) -> Moved | None:
     return Moved(tuple(data), True, _as_it_is) if b.out.rank == len(perm) else None
 
 
-def _along_axis(since: int) -> Callable[[Binding, Perm], Moved | None]:
-    def rule(b: Binding, perm: Perm) -> Moved | None:
-        axis = b.attr("axis")
-        if b.version < since or axis is None or not -len(perm) <= axis < len(perm):
-            return None
-        data = tuple(range(len(b.inputs))) if b.op == "Concat" else (0,)
-        moved = {"axis": perm.index(axis % len(perm))}
-        return Moved(data, True, lambda operands: (operands, moved))
-
-    return rule
-
-
-def _softmax(b: Binding, perm: Perm) -> Moved | None:
-    """Softmax must stay along the last axis: along another axis, runtimes transpose internally."""
-    last = len(perm) - 1
-    if b.attr("axis") in (-1, last) and perm[-1] != last:
-        return None
-    return _along_axis(13)(b, perm)
-
-
-def _axes(b: Binding, at: int, since: int, rank: int) -> tuple[list[int] | None, bool]:
-    """The axes as nonnegative numbers, or None if they are unknown, absent, or one is there twice;
-    and whether they are the operand `at`.
+def _along(b: Binding, perm: Perm) -> Moved | None:
+    """The axes that a node names, in the other order. If they are dropped, the other axes must keep
+    their order.
     """
-    held = b.version >= since
-    given = b.operand(at)
-    axes = (None if given is None else given.ints) if held else b.attr("axes")
-    if not axes or not all(-rank <= a < rank for a in axes):
-        return None, held
-    known = [a % rank for a in axes]
-    return (known if len({*known}) == len(known) else None), held
+    named, last = named_axes(b, len(perm)), len(perm) - 1
+    if b.op in _DROPPING and b.operand(1) is None and "axes" not in b.attrs:
+        return None
+    if named is None or len({*named}) < len(named) or flattens(b):
+        return None
+    if b.op in ("LogSoftmax", "Softmax") and named == [last] and perm[-1] != last:
+        return None  # along another axis than the last one, runtimes transpose internally
+    keeps = b.op != "Squeeze" and bool(b.attr("keepdims", 1))
+    left = [a for a in perm if a not in named]
+    if not keeps and left != sorted(left):
+        return None
+    moved = [perm.index(a) for a in named]
+    data = range(len(b.inputs)) if b.op == "Concat" else range(1)
+    return Moved(tuple(data), keeps, lambda operands: _with_axes(b, operands, moved))
 
 
-def _with_axes(
-    operands: list[Var | None], at: int, axes: list[int], held: bool
-) -> tuple[list[Var | None], dict[str, Any]]:
-    if not held:
-        return operands, {"axes": axes}
+def _with_axes(b: Binding, operands: list[Var | None], named: list[int]) -> Any:
+    if b.attr("axis") is not None:
+        return operands, {"axis": named[0]}
+    named = named if b.op == "Slice" else sorted(named)
+    like = b.operand(1)  # the axes, or the starts of a Slice, which have the dtype of the axes
+    if like is None:
+        return operands, {"axes": named}
+    at = OPERAND_OF_AXES[b.op]
     whole = [*operands, *[None] * (at + 1 - len(operands))]
-    whole[at] = constant(np.array(axes, np.int64), name="axes")
+    whole[at] = constant(np.array(named, np.int64), like.dtype, name="axes")
     return whole, {}
 
 
-def _dropping(b: Binding, since: int, perm: Perm, keeps: bool) -> Moved | None:
-    """Reductions and Squeeze, with their axes moved. If the axes are dropped, the other axes must
-    keep their order.
-    """
-    axes, held = _axes(b, 1, since, len(perm))
-    if axes is None:
-        return None
-    if not keeps:
-        left = [a for a in perm if a not in axes]
-        if left != sorted(left):
-            return None
-    moved = sorted(perm.index(a) for a in axes)
-    return Moved((0,), keeps, lambda operands: _with_axes(operands, 1, moved, held))
-
-
 def _pad(b: Binding, perm: Perm) -> Moved | None:
-    pads, rank = b.operand(1), len(perm)
+    named, pads = named_axes(b, len(perm)), b.operand(1)
     known = None if pads is None else pads.ints
-    if b.version < 11 or known is None:
+    if named is None or known is None or len(known) != 2 * len({*named}):
         return None
-    axes = [*range(rank)]
-    if b.operand(3) is not None:
-        named, _ = _axes(b, 3, 18, rank)
-        if named is None:
-            return None
-        axes = named
-    if len(known) != 2 * len(axes):
-        return None
-    both = {a: (known[i], known[i + len(axes)]) for i, a in enumerate(axes)}
-    moved = [both.get(a, (0, 0)) for a in perm]
-    sizes = [before for before, _ in moved] + [after for _, after in moved]
+    both = {a: (known[i], known[i + len(named)]) for i, a in enumerate(named)}
+    sizes = [both.get(a, (0, 0))[end] for end in (0, 1) for a in perm]
 
     def changed(operands: list[Var | None]) -> Any:
         return [operands[0], constant(np.array(sizes, np.int64), name="pads"), *operands[2:3]], {}
@@ -180,36 +147,11 @@ def _pad(b: Binding, perm: Perm) -> Moved | None:
     return Moved((0,), True, changed)
 
 
-def _slice(b: Binding, perm: Perm) -> Moved | None:
-    if b.version < 10 or b.operand(1) is None:
-        return None
-    shape = b.inputs[1].shape if b.inputs[1] is not None else None
-    count = shape[0] if shape is not None and len(shape) == 1 else None
-    axes = [*range(count)] if b.operand(3) is None and isinstance(count, int) else None
-    if axes is None:
-        axes, _ = _axes(b, 3, 10, len(perm))
-    if axes is None:
-        return None
-    moved = [perm.index(a) for a in axes]
-    return Moved((0,), True, lambda operands: _with_axes(operands, 3, moved, True))
-
-
+_DROPPING = (*REDUCTIONS, "Squeeze")
 _RULES: dict[str, Callable[[Binding, Perm], Moved | None]] = {
     **dict.fromkeys(_UNARY, lambda b, perm: Moved((0,), True, _as_it_is)),
     **dict.fromkeys(_NARY, _nary),
-    **dict.fromkeys(
-        REDUCTIONS,
-        lambda b, perm: _dropping(
-            b, 13 if b.op == "ReduceSum" else 18, perm, bool(b.attr("keepdims", 1))
-        ),
-    ),
-    "Concat": _along_axis(4),
-    "DequantizeLinear": _quantized,
-    "LogSoftmax": _softmax,
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _quantized),
+    **dict.fromkeys((*_DROPPING, "Concat", "LogSoftmax", "Slice", "Softmax", "Split"), _along),
     "Pad": _pad,
-    "QuantizeLinear": _quantized,
-    "Slice": _slice,
-    "Softmax": _softmax,
-    "Split": _along_axis(2),
-    "Squeeze": lambda b, perm: _dropping(b, 13, perm, False),
 }

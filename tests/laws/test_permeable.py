@@ -13,7 +13,7 @@ from tests.rewriting import apply, assert_same_results, model_of, weights
 
 IN, OUT = "Transpose<perm=[0,2,3,1]>", "Transpose<perm=[0,3,1,2]>"
 W = {**weights(row=(5,), wide=(1, 1, 1, 5), image=(3, 4, 5), one=(), w=(2, 3, 4, 5)),
-     "ones": np.ones((1, 1), np.float32)}  # fmt: skip
+     "ones": np.ones((1, 1), np.float32), "one32": np.array([1], np.int32), "two32": np.array([2], np.int32)}  # fmt: skip
 I = {k: np.array(v, np.int64) for k, v in {"spatial": [1, -2], "channel": [-1], "pads": [0, 1, 2, 0, 0, 1, 0, 3],
      "two": [1, 2], "starts": [1, 0], "ends": [3, 4], "steps": [2, 1], "four": [0, 0, 1, 0], "five": [2, 3, 4, 5],
      "parts": [2, 3], "few": [1, 0, 2, 3]}.items()}  # fmt: skip
@@ -30,6 +30,7 @@ SAME_RANK = {
     "Concat": "r = Concat<axis=3>(a, a)", "Concat of a constant": "r = Concat<axis=-3>(a, w)",
     "Pad": "r = Pad(a, pads)", "Pad by edges": 'r = Pad<mode="reflect">(a, pads)',
     "Pad of some axes": "r = Pad(a, few, , spatial)", "Slice": "r = Slice(a, starts, ends, spatial, steps)", "Slice of all": "r = Slice(a, four, five)",
+    "Slice of int32": "r = Slice(a, one32, two32, two32)",
     "Softmax": "r = Softmax<axis=2>(a)", "LogSoftmax": "r = LogSoftmax<axis=1>(a)",
     "ReduceSum": "s = ReduceSum(a, spatial) r = Mul(a, s)",
     "Split": "u, v = Split<axis=3>(a, parts) r = Concat<axis=3>(v, u)",
@@ -65,6 +66,11 @@ def test_nothing_is_transposed(what: str, opset: int) -> None:
     if since.get(what if what in since else what.partition(" ")[0], 0) > opset:
         pytest.skip("a later operator, or operand")
     check(SAME_RANK[what], f"y = {OUT}(r)", opset)
+
+
+@pytest.mark.parametrize("axes", ["", ", axes=[0,2]"])
+def test_a_slice_by_attributes(axes: str) -> None:
+    check(f"r = Slice<starts=[0,1], ends=[1,3]{axes}>(a)", f"y = {OUT}(r)", 9)
 
 
 def test_an_operator_of_opset_24() -> None:
@@ -110,3 +116,10 @@ def test_what_drops_other_axes_and_so_their_order() -> None:
     text = f"g (float[2,5,3,4] x) => (float[2,4,5] y) {{ a = {IN}(x) y = ReduceSum<keepdims=0>(a, one) }}"
     done = apply(model_of(text, {"one": np.array([1])}), "convert-layout")
     assert not done.trace.rewrites
+
+
+@pytest.mark.parametrize("axes", ["7", "1,1"])
+def test_axes_that_the_operand_has_not_are_not_moved(axes: str) -> None:
+    text = f"g (float[2,5,3,4] x) => (float[2,5,3,4] y) {{ a = {IN}(x) b = ReduceMax<axes=[{axes}]>(a) y = {OUT}(b) }}"
+    done = apply(model_of(text, opset=13), "convert-layout,simplify-transpose")
+    assert done.count("Transpose") == 2
