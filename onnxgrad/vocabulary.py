@@ -35,17 +35,17 @@ STEP_FILES = (
 Preset: TypeAlias = Literal["clean", "default", "inference", "canonical", "training-safe"]
 PRESETS = get_args(Preset)
 PASSES = (
-    "accumulate-gemms", "adjust-matmul-order", "backward-fold-scale-axis", "combine-parallel-conv",
-    "combine-parallel-dense", "combine-parallel-gemm", "combine-parallel-matmul",
-    "combine-parallel-matmul-right", "convert-layout", "convert-opset", "divide-by-root",
-    "expand-matmul-of-sum", "fake-quantization-to-integer", "flatten-products", "float16",
-    "fold-bias", "fold-constant", "fold-scale-axis", "forward-fold-scale-axis", "gradient",
-    "infer-shapes", "inline", "legalize", "lower-composites", "lower-training", "merge-composites",
-    "merge-consecutive", "merge-equal", "open-if", "outline", "raise-composites",
-    "raise-for-onnxruntime", "remove-noops", "remove-unused", "remove-unused-functions",
-    "remove-unused-parameters", "reorder-gather-matmul", "select-rows", "simplify-arithmetic",
-    "simplify-inference", "simplify-sizes", "simplify-transpose", "sink-constants",
-    "strip-metadata", "transpose-after-concat",
+    "accumulate-gemms", "adjust-matmul-order", "backward-fold-scale-axis", "bind-defaults",
+    "combine-parallel-conv", "combine-parallel-dense", "combine-parallel-gemm",
+    "combine-parallel-matmul", "combine-parallel-matmul-right", "convert-layout", "convert-opset",
+    "divide-by-root", "expand-matmul-of-sum", "fake-quantization-to-integer", "flatten-products",
+    "float16", "fold-bias", "fold-constant", "fold-scale-axis", "forward-fold-scale-axis",
+    "gradient", "infer-shapes", "inline", "legalize", "lower-composites", "lower-training",
+    "merge-composites", "merge-consecutive", "merge-equal", "open-if", "outline",
+    "raise-composites", "raise-for-onnxruntime", "remove-noops", "remove-unused",
+    "remove-unused-functions", "remove-unused-parameters", "reorder-gather-matmul", "select-rows",
+    "simplify-arithmetic", "simplify-inference", "simplify-sizes", "simplify-transpose",
+    "sink-constants", "strip-metadata", "transpose-after-concat",
 )  # fmt: skip
 LINTS = (
     "nan-weights", "infinite-weights", "zero-weights", "missing-weights", "dead-outputs",

@@ -121,6 +121,11 @@ class OptimizeOptions(Proof):
         metavar="NAME=SIZE",
         toml="fix_dim",
     )
+    bind_defaults: bool = option(
+        False,
+        "make constants of the inputs that have an initializer, so that they are folded (default: "
+        "below IR 4 only, where no caller can override them)",
+    )
     infer_shapes: bool = option(
         False,
         "declare the shape of every value in the output model, with open sizes as expressions of "

@@ -24,6 +24,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.function_bodies import called
+from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import dtype_name
@@ -33,6 +34,7 @@ from onnxgrad.laws.raise_opset import ADAPTERS, Refused, refuse_if
 from onnxgrad.passes.base import Count, Pass, Provider, register
 from onnxgrad.passes.served_opsets import newer_chains, newest_served, type_name
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.wording import counted
 
 Formal = OpSchema.FormalParameter
 _SINGLE, _OPTIONAL = OpSchema.FormalParameterOption.Single, OpSchema.FormalParameterOption.Optional
@@ -172,11 +174,54 @@ def hide_weight_inputs(program: Program, *, overridable: bool = False) -> None:
         program.ir_version = _COMMON_IR
     elif not overridable:
         return
+    _bind(program)
+
+
+def _bind(program: Program) -> int:
+    """Removes the inputs that have an initializer. Returns their number."""
     block = program.main
-    for v in [v for v in block.inputs if v.initializer is not None]:
+    bound = [v for v in block.inputs if v.initializer is not None]
+    for v in bound:
         block.inputs.remove(v)
         v.is_input = False
-    block.touch()
+    if bound:
+        block.touch()
+    return len(bound)
+
+
+@register
+@dataclass(frozen=True)
+class BindDefaults(Pass):
+    """f(x, w) = f(x) at the default of w: inputs that have an initializer become constants, which
+    other passes fold.
+
+    Below IR 4, no caller can override them: onnxruntime lists no such input there. Only these are
+    bound unless `overridable`. The IR version becomes 4 if it is lower.
+    """
+
+    name: ClassVar[str] = "bind-defaults"
+    overridable: bool = True
+
+    def run(self, program: Program, trace: Trace) -> None:
+        """Removes the inputs; one rewrite for all of them."""
+        old = program.ir_version < _WEIGHTS_ARE_NO_INPUTS
+        inputs = [v for v in program.main.inputs if v.initializer is not None]
+        if not inputs or trace.stopped or not (old or self.overridable):
+            return
+        program.ir_version = max(program.ir_version, _WEIGHTS_ARE_NO_INPUTS)
+        number = _bind(program)
+        trace.fired("bind_defaults", f"{number} of {program.main.name}", count=number)
+        weights = f"{counted(number, 'input')} with an initializer became constants"
+        why = ", because no caller can override these below IR 4" if old else ""
+        trace.notes[f"{weights}{why}"] = None
+
+    def stated(self, model: Any, trace: Trace, provider: str) -> Any:
+        """The original without these inputs."""
+        if not self.overridable or all(r.rule != "bind_defaults" for r in trace.rewrites):
+            return model
+        program = load(model)
+        hide_weight_inputs(program, overridable=True)
+        return program
 
 
 def _convert_block(root: BindingBlock, to: int) -> Done:
