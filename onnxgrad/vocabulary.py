@@ -57,7 +57,10 @@ LOSSES = (
     "l1", "l1_penalty", "l2_penalty", "mse", "output", "proximal_penalty", "sequence_cross_entropy",
     "smooth_l1", "triplet_margin",
 )  # fmt: skip
-METRICS = ("accuracy", "f1", "iou", "perplexity", "r2", "top_k")
+METRICS = (
+    "accuracy", "confusion", "f1", "iou", "perplexity", "pr_auc", "precision", "r2", "recall",
+    "roc_auc", "top_k",
+)  # fmt: skip
 OPTIMIZERS = (
     "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "rmsprop", "adadelta", "lion", "adafactor",
 )  # fmt: skip

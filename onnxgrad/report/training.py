@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -19,6 +19,8 @@ from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.update.emission import fed_of
 from onnxgrad.wording import counted, first_of
+
+_WIDEST = 20  # classes of a table in the terminal
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,18 @@ def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
     )
     if fitted.history.best is not None and fitted.history.last is not None:
         yield _compared(fitted, fitted.history.best, fitted.history.last)
+    for name, counts in (fitted.confusion or {}).items():
+        yield from _confusion(name, counts)
+
+
+def _confusion(name: str, counts: Sequence[Sequence[int]]) -> Iterator[Part]:
+    """Yields the table of held-out labels by their predicted classes, unless it is too wide."""
+    if len(counts) > _WIDEST:
+        yield cell(f"{name}: the table of {len(counts)} classes is in the output of --json")
+        return
+    columns = (f">as {i}" for i in range(len(counts)))
+    rows = [(f"label {i}", *map(number, row)) for i, row in enumerate(counts)]
+    yield table(f"held-out {name}", *columns, rows=rows)
 
 
 def _compared(fitted: Fitted, best: Mapping[str, float], last: Mapping[str, float]) -> Text:

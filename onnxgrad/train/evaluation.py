@@ -34,33 +34,18 @@ def evaluated(
     session of `step.evaluation`. The loss is NaN if no label counts. A batch may have arrays that
     only a metric reads. Raises InputError for a batch that does not fit, and if there is none.
     """
-    inputs = step.manifest.of_role("batch")
-    fed_names = {fed.name for fed in inputs}
-    names = [v.name for v in step.evaluation.main.outputs]
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
     loss = [np.zeros(2) for _ in step.manifest.sums]
     kept: dict[str, Array] = {}
     scores = {name: metric for name, metric in metrics.items() if isinstance(metric, Score)}
-    for batch in batches:
-        beside = {name: a for name, a in batch.items() if name not in fed_names}
-        more = {name: np.asarray(a) for name, a in beside.items()} if metrics else {}
-        rows = getattr(batch, "rows", None)
-        feeds = checked({k: v for k, v in batch.items() if k not in more}, inputs, rows)
-        with refusing(feeds, rows):
-            outputs = dict(zip(names, session.run(names, {**feeds, **weights}), strict=True))
-        size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
+    for outputs, given, size in _run(session, step, weights, batches, more=bool(metrics)):
         found = {"loss": (float(outputs[step.manifest.loss]), size)}
         for total, part in zip(loss, step.manifest.sums, strict=True):
             below = 0.0 if part.denominator is None else float(outputs[part.denominator])
             total += float(outputs[part.numerator]), below
-        given = _Noting({**feeds, **more})
         found |= {k: metric(outputs, given) for k, metric in metrics.items() if k not in scores}
-        for name, score in scores.items():
-            sums_of = score.of(outputs, given)
-            kept[name] = score.added(kept[name], sums_of) if name in kept else sums_of
-        if not given.read.issuperset(more):
-            checked(batch, inputs)  # raises for the array that is not an input
+        _add(kept, scores, outputs, given)
         for name, (value, count) in found.items():
             sums[name] = sums.get(name, 0.0) + value * count
             counts[name] = counts.get(name, 0) + count
@@ -71,6 +56,57 @@ def evaluated(
         means["loss"] = sum(map(_over, loss, step.manifest.sums))
     values = {name: score.value(kept[name]) for name, score in scores.items()}
     return {name: {**means, **values}[name] for name in ("loss", *metrics)}
+
+
+def tables(
+    session: Any,
+    step: TrainingStep,
+    weights: Mapping[str, Array],
+    batches: Iterable[Batch],
+    scores: Mapping[str, Score],
+) -> dict[str, Array]:
+    """Returns the sums of metrics over all batches, such as a table of classes. Raises InputError
+    as `evaluated` does.
+    """
+    kept: dict[str, Array] = {}
+    for outputs, given, _ in _run(session, step, weights, batches, more=True):
+        _add(kept, scores, outputs, given)
+    return kept
+
+
+def _add(
+    kept: dict[str, Array], scores: Mapping[str, Score], outputs: Mapping[str, Array], given: Any
+) -> None:
+    for name, score in scores.items():
+        sums = score.of(outputs, given)
+        kept[name] = score.added(kept[name], sums) if name in kept else sums
+
+
+def _run(
+    session: Any,
+    step: TrainingStep,
+    weights: Mapping[str, Array],
+    batches: Iterable[Batch],
+    *,
+    more: bool,
+) -> Iterator[tuple[dict[str, Array], _Noting, int]]:
+    """Yields outputs, arrays and size of each batch. more: a batch may have arrays that are no
+    inputs, if the receiver reads them.
+    """
+    inputs = step.manifest.of_role("batch")
+    fed_names = {fed.name for fed in inputs}
+    names = [v.name for v in step.evaluation.main.outputs]
+    for batch in batches:
+        beside = {name: a for name, a in batch.items() if more and name not in fed_names}
+        rows = getattr(batch, "rows", None)
+        feeds = checked({k: v for k, v in batch.items() if k not in beside}, inputs, rows)
+        with refusing(feeds, rows):
+            outputs = dict(zip(names, session.run(names, {**feeds, **weights}), strict=True))
+        size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
+        given = _Noting({**feeds, **{name: np.asarray(a) for name, a in beside.items()}})
+        yield outputs, given, size
+        if not given.read.issuperset(beside):
+            checked(batch, inputs)  # raises for the array that is not an input
 
 
 def predicted(

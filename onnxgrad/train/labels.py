@@ -16,7 +16,7 @@ import numpy as np
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.types import Array, Shape
 from onnxgrad.train.data import Rows
-from onnxgrad.train.losses.place import fits
+from onnxgrad.train.losses.place import fits, is_float
 from onnxgrad.train.losses.sums import summed
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
@@ -54,13 +54,21 @@ def labels_of(step: TrainingStep) -> list[Fed]:
 class Labels:
     """Brings the labels of batches into the form that a step reads, and warns once about each
     change that is not obvious. quiet: without warnings.
+
+    targets: the inputs with labels, without the weights of examples. outputs: the shapes of the
+    model's floating-point outputs. objective: the text of the loss.
     """
 
     def __init__(self, step: TrainingStep, *, quiet: bool = False) -> None:
         of_loss = {step.manifest.loss, *summed(step.manifest.sums)}
-        outputs = step.evaluation.main.outputs
+        self.objective = step.manifest.objective
         self._feds = {fed.name: fed for fed in labels_of(step)}
-        self._scores = [v.shape for v in outputs if v.shape and v.name not in of_loss]
+        self.targets = [
+            f for f in self._feds.values() if not weighs_examples(f.name, self.objective)
+        ]
+        outputs = step.evaluation.main.outputs
+        floats = [v for v in outputs if is_float(v) and v.name not in of_loss]
+        self.outputs = {v.name: v.shape for v in floats if v.shape != ()}
         self._quiet = quiet
         self._noted: set[str] = set()
 
@@ -115,7 +123,7 @@ class Labels:
         wanted = fed.shape
         if fed.ignored is None or wanted is None or _fits(array.shape, wanted):
             return
-        for scores in self._scores:
+        for scores in filter(None, self.outputs.values()):
             along_1 = len(scores) > 2 and _alike(wanted, (scores[0], *scores[2:]))
             if along_1 and _fits(array.shape, scores[:-1]):
                 raise InputError(

@@ -18,8 +18,13 @@ from onnxgrad.train.metrics import (
     METRICS,
     R2,
     Accuracy,
+    Confusion,
     IoU,
     Perplexity,
+    PrAuc,
+    Precision,
+    Recall,
+    RocAuc,
     Score,
     TopK,
     metrics_from,
@@ -36,13 +41,14 @@ COUNTS = [
 ]
 
 
-def found(metric: Score, scores: Any, labels: Any, cut: int = 9) -> float:
+def found(metric: Score, scores: Any, labels: Any, cut: int = 9) -> Any:
     """The metric of two batches."""
     parts = [
-        metric.of({"y": s, "loss": np.zeros(())}, {metric.target: t})
+        metric.of({"y": s, "loss": np.zeros(())}, {metric.answers: t})
         for s, t in ((scores[:cut], labels[:cut]), (scores[cut:], labels[cut:]))
     ]
-    return metric.value(metric.added(*parts))
+    sums = metric.added(*parts)
+    return sums.tolist() if isinstance(metric, Confusion) else metric.value(sums)
 
 
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted"])
@@ -130,8 +136,178 @@ def test_r2_keeps_its_digits_far_from_zero(shape: tuple[int, ...]) -> None:
     assert found(R2(), np.zeros(4), np.ones(4), 2) == 0.0
 
 
+# one score per example with ties, at thresholds -0.5, 0 and 0.5; expected values of scikit-learn
+LOGITS = np.array([2.0, -1.0, 0.5, 0.5, -0.3, 0.0, 1.2, -2.0, 0.5, -0.3])
+TRUTH = np.array([1, 0, 1, 0, 1, 0, 1, 0, 0, 1])
+BINARY: dict[type[Score], tuple[Any, Any, Any]] = {
+    Accuracy: (0.7, 0.6, 0.7),
+    F1: (10 / 13, 0.6, 4 / 7),
+    Precision: (0.625, 0.6, 1.0),
+    Recall: (1.0, 0.6, 0.4),
+    IoU: (0.625, 3 / 7, 0.4),
+    Confusion: ([[2, 3], [0, 5]], [[3, 2], [2, 3]], [[5, 0], [3, 2]]),
+}
+
+
+@pytest.mark.parametrize("shape", [(10,), (10, 1)])
+@pytest.mark.parametrize("metric", BINARY)
+def test_one_score_per_example(metric: Any, shape: tuple[int, ...]) -> None:
+    for threshold, expected in zip((-0.5, 0.0, 0.5), BINARY[metric]):
+        score, more = metric(threshold=threshold), metric(threshold=threshold, ignore_index=7)
+        for cut in (0, 1, 4):
+            for labels in (TRUTH, TRUTH == 1, TRUTH.reshape(10, 1), TRUTH.astype(np.float32)):
+                assert found(score, LOGITS.reshape(shape), labels, cut) == approx(expected)
+        ignored = np.concatenate([LOGITS, [9.0, -9.0]])
+        assert found(more, ignored, np.concatenate([TRUTH, [7, 7]]), 3) == approx(expected)
+    with pytest.raises(InputError, match="one score per label needs threshold, 0 for logits or"):
+        found(metric(), LOGITS.reshape(shape), TRUTH)
+
+
+def approx(expected: Any) -> Any:
+    return expected if isinstance(expected, list) else pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(10,), (10, 1), (10, 2)])
+def test_areas_under_curves(shape: tuple[int, ...]) -> None:
+    scores, labels = LOGITS.reshape(-1, 1), TRUTH
+    if shape == (10, 2):  # two classes, whose scores differ by LOGITS
+        scores = np.concatenate([0 * scores + 3, scores + 3], 1)
+    scores = scores.reshape(shape)
+    for cut in (0, 1, 4):
+        assert found(RocAuc(), scores, labels, cut) == pytest.approx(0.72, rel=1e-12)
+        assert found(PrAuc(), scores, labels, cut) == pytest.approx(0.77, rel=1e-12)
+    more, ones = np.concatenate([scores, scores[:2]]), np.concatenate([labels, [7, 7]])
+    assert found(RocAuc(ignore_index=7), more, ones) == pytest.approx(0.72)
+    for metric in (RocAuc(), PrAuc()):
+        assert np.isnan(found(metric, scores, np.ones(10)))
+        assert np.isnan(found(metric, scores * np.nan, labels))
+        with pytest.raises(InputError, match="'labels' must be 0 and 1"):
+            found(metric, scores, 2 * labels)
+        with pytest.raises(InputError, match=r"in the scores' shape \[9, 4\], not \[9\]"):
+            found(metric, SCORES[:18], LABELS[:18])
+
+
+def test_areas_are_those_of_the_definition() -> None:
+    rng = np.random.default_rng(11)
+    for size in (2, 5, 60):
+        z, t = rng.integers(0, 7, (size, 3)) / 4, rng.integers(0, 2, (size, 3))
+        t[0], t[1] = 0, 1
+        roc, pr = [], []
+        for s, yes in zip(z.T, t.T == 1):
+            pairs = np.sign(s[yes][:, None] - s[~yes][None])
+            roc.append((1 + pairs.mean()) / 2)
+            pr.append(np.mean([yes[s >= x].mean() for x in s[yes]]))
+        assert found(RocAuc(), z, t, 2) == pytest.approx(np.mean(roc), rel=1e-12)
+        assert found(PrAuc(), z, t, 2) == pytest.approx(np.mean(pr), rel=1e-12)
+
+
+def test_precision_and_recall_of_classes() -> None:
+    right, predicted = [0, 1, 2, 2, 1, 0, 0, 0, 1, 2, 1, 0], [0, 2, 1, 0, 0, 1, 0, 0, 2, 2, 2, 2]
+    scores, labels = np.eye(4)[predicted], np.array(right)  # class 3 does not occur
+    expected: dict[Any, Any] = {
+        "macro": (4 / 15, 14 / 45), "micro": (1 / 3, 1 / 3), "weighted": (0.3, 1 / 3),
+    }  # fmt: skip
+    for average, (precision, recall) in expected.items():
+        for cut in (0, 5):
+            assert found(Precision(average=average), scores, labels, cut) == approx(precision)
+            assert found(Recall(average=average), scores, labels, cut) == approx(recall)
+    table = [[3, 1, 1, 0], [1, 0, 3, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
+    assert found_table(scores, labels) == table
+    never = np.eye(2)[[0, 0, 0]]
+    assert found(Precision(), never, np.array([0, 1, 1])) == pytest.approx((1 / 3 + 0) / 2)
+    assert found(Recall(), never, np.array([0, 0, 0])) == 1.0
+    with pytest.raises(InputError, match="several scores per label: leave threshold out"):
+        found(Confusion(threshold=0.0), never, never)
+
+
+def found_table(scores: Any, labels: Any) -> Any:
+    return Confusion().of({"y": scores}, {"labels": labels}).tolist()
+
+
+BINARY_NAMES = ["accuracy", "f1", "precision", "recall", "iou", "roc_auc", "pr_auc"]
+
+
+def logit_model(two: bool = False) -> onnx.ModelProto:
+    """A model of one logit y, and its probability p as a second output."""
+    more = ", float[N, 1] p" if two else ""
+    last = "p = Sigmoid (y)" if two else ""
+    model = parse(f"g (float[N, 3] x) => (float[N, 1] y{more}) {{ y = MatMul (x, w) {last} }}")
+    weights = np.float32([[1.0], [-0.5], [0.25]])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return model
+
+
+@pytest.mark.parametrize("target", ["labels", "churn"])
+def test_the_loss_gives_target_and_threshold(target: str) -> None:
+    text = "bce_with_logits" + ("" if target == "labels" else "{target=churn}")
+    own = Trainer(training_step(logit_model(), text, SGD()), threads=1)
+    x = RNG.normal(size=(40, 3)).astype(np.float32)
+    t = (x[:, :1] + 0.5 * RNG.normal(size=(40, 1)) > 0).astype(np.float32)
+    data = {"x": x, target: t}
+    z = x @ np.float32([[1.0], [-0.5], [0.25]])
+    tp, fp, fn = ((z > 0) & (t == 1)).sum(), ((z > 0) & (t == 0)).sum(), ((z <= 0) & (t == 1)).sum()
+    expected = {
+        "accuracy": ((z > 0) == (t == 1)).mean(), "f1": 2 * tp / (2 * tp + fp + fn),
+        "precision": tp / (tp + fp), "recall": tp / (tp + fn), "iou": tp / (tp + fp + fn),
+        "roc_auc": np.mean(z[t == 1][:, None] > z[t == 0][None]),
+        "pr_auc": np.mean([(t[z >= s] == 1).mean() for s in z[t == 1]]),
+    }  # fmt: skip
+    for size in (40, 7):
+        measured = own.evaluate(data, batch_size=size, metrics=BINARY_NAMES)
+        assert {k: measured[k] for k in expected} == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(InputError, match="confusion is a table, not a number: `fit` reports it"):
+        own.evaluate(data, metrics=["confusion"])
+
+
+def test_a_threshold_is_not_guessed_for_probabilities() -> None:
+    step = training_step(logit_model(two=True), "bce_with_logits{output=y}", SGD())
+    own, data = Trainer(step, threads=1), {"x": np.eye(3, dtype=np.float32)}
+    data["labels"] = np.float32([[1], [0], [0]])
+    with pytest.raises(InputError, match="one score per label needs threshold"):
+        own.evaluate(data, metrics=["accuracy{output=p}"])
+    names = ["accuracy{output=p,threshold=0.5}", "accuracy{output=y}"]
+    assert [*own.evaluate(data, metrics=names).values()][1:] == pytest.approx([2 / 3] * 2)
+    several = training_step(logit_model(), "mse{target=a} + l1{target=b}", SGD())
+    with pytest.raises(InputError, match="r2 needs target=: the loss reads a, b"):
+        Trainer(several).evaluate({"x": data["x"], "a": data["labels"], "b": data["labels"]},
+                                  metrics="r2")  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_the_report_of_a_binary_classifier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: str
+) -> None:
+    onnx.save(logit_model(), tmp_path / "one.onnx")
+    for name in ("data", "held"):
+        x = RNG.normal(size=(40, 3)).astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", x=x, labels=x[:, 2] > 0)
+    paths = {name: str(tmp_path / f"{name}.npz") for name in ("data", "held")}
+    order = ["fit", str(tmp_path / "one.onnx"), "--loss", "bce_with_logits", "--rate", "0.3"]
+    order += ["--data", paths["data"], "--measure", "confusion", "--measure", "accuracy"]
+    report, scores = tmp_path / "report.json", str(tmp_path / "scores.npz")
+    more = ["--keep", "best", "--patience", "1"] if keep == "best" else []
+    more += ["--predict", f"{paths['held']}={scores}", "--json", str(report)]
+    assert main([*order, "--validation", paths["held"], "--epochs", "4", *more]) == 0
+    table = json.loads(report.read_text())["confusion"]["confusion"]
+    y, held = np.load(scores)["y"][:, 0] > 0, np.load(paths["held"])["labels"]
+    assert table == [[int(((held == i) & (y == j)).sum()) for j in (0, 1)] for i in (0, 1)]
+    out = capsys.readouterr().out
+    assert "held-out confusion" in out and "held-out accuracy" in out
+    row = next(line.split() for line in out.splitlines() if line.startswith("label 1"))
+    assert row[2:] == [str(n) for n in table[1]]
+    share = [*order, "--validation", "0.25", "--epochs", "1", "--json", str(report)]
+    assert main(share) == 0
+    assert np.sum(json.loads(report.read_text())["confusion"]["confusion"]) == 10
+    capsys.readouterr()
+    assert main(order) == 2
+    assert "needs held-out data: pass --validation NPZ" in capsys.readouterr().err
+
+
 def test_names_are_texts() -> None:
-    assert set(METRICS) == {"accuracy", "f1", "iou", "perplexity", "r2", "top_k"}
+    assert set(METRICS) == {
+        "accuracy", "confusion", "f1", "iou", "perplexity", "pr_auc", "precision", "r2", "recall",
+        "roc_auc", "top_k",
+    }  # fmt: skip
     by_text = metrics_from(["f1{average=micro}", "top_k{k=2}"])
     assert by_text == {"f1{average=micro}": F1(average="micro"), "top_k{k=2}": TopK(k=2)}
     assert metrics_from({"a": "accuracy{output=z}"}) == {"a": Accuracy("z")}
@@ -154,7 +330,7 @@ def test_names_are_texts() -> None:
         ("top_k{k=0}", "top_k: k must be at least 1, not 0"),
         ("top_k", "top_k: k is 5, but there are only 3 classes"),
         ("accuracy{output=z}", "the metric reads 'z', but the values are logits, loss"),
-        ("r2", "the metric reads 'target', but the values are x, labels"),
+        ("r2{target=t}", "the metric reads 't', but the values are x, labels"),
         ("r2{target=labels}", r"r2: 'labels' has shape \[8\], the output \[8, 3\]"),
         ("perplexity", r"perplexity: scores \[8, 3\] need labels \[8\]|shift"),
         ("f1{threshold=0}", r"with a threshold 'labels' must be 0 and 1 in the scores' shape"),
@@ -189,4 +365,4 @@ def test_the_command_measures_held_out_data(
     assert main([*order, *held, "--measure", "f2"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert "--accuracy or --measure needs held-out data: pass --validation NPZ" in told[-2]
-    assert "unknown metric 'f2': choose from accuracy, f1" in told[-1]
+    assert "unknown metric 'f2': choose from accuracy, confusion, f1" in told[-1]

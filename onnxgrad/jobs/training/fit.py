@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +16,10 @@ from onnxgrad.ir.load import ModelLike, load_in_place
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.jobs.training.declarations import (
+    Batched,
     Engine,
     Epochs,
+    EvaluateOptions,
     ExportOptions,
     FitOptions,
     PredictOptions,
@@ -28,14 +31,15 @@ from onnxgrad.jobs.training.trainer import Deployed, TrainingLoop
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached, current, limited
 from onnxgrad.results import Rendered
 from onnxgrad.train.array_files import read_npz
-from onnxgrad.train.callbacks import Callback, Event, History, check_plotting
+from onnxgrad.train.callbacks import Callback, Event, History, check_needs, check_plotting
 from onnxgrad.train.data import without_unread
 from onnxgrad.train.engines.session import give_back
+from onnxgrad.train.evaluation import tables
 from onnxgrad.train.export import export
 from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import Loss, parse_loss
 from onnxgrad.train.losses.weighting import BALANCED, balanced, in_file, is_balanced
-from onnxgrad.train.metrics import Score, accuracy, metrics_from
+from onnxgrad.train.metrics import Accuracy, Confusion, Score, metrics_from
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.wording import option
 
@@ -54,7 +58,7 @@ class Fitted(Rendered):
 
     json_keys = (
         "steps losses=history.losses evaluations=history.evaluations kept=history.kept "
-        "best=history.best last=history.last notes seconds"
+        "best=history.best last=history.last confusion? notes seconds"
     )
 
     model: Any
@@ -65,6 +69,7 @@ class Fitted(Rendered):
     notes: tuple[str, ...] = ()
     leads: bool = True
     of_step: int = 0
+    confusion: Mapping[str, list[list[int]]] | None = None
 
     @property
     def best(self) -> Mapping[str, float] | None:
@@ -89,6 +94,30 @@ class FittingLoop(TrainingLoop):
     def locked(self) -> AbstractContextManager[Any]:
         """A context that ends with the lock of the run's folder, which training takes."""
         return self._lock
+
+    def metrics(self, options: FitOptions) -> dict[str, Any]:
+        """Returns the metrics of the options, with the defaults of the loss."""
+        of_output = {
+            "accuracy" if output == "logits" else f"accuracy of {output}": Accuracy(output, labels)
+            for output, labels in (options.accuracy or {}).items()
+        }
+        return metrics_from({**of_output, **metrics_from(options.measure)}, self._labels)
+
+    def confusion(
+        self, options: FitOptions, matrices: Mapping[str, Confusion], first: Any = None
+    ) -> dict[str, list[list[int]]] | None:
+        """Returns the tables of held-out labels by the classes that the weights to export predict;
+        with `first`, of the first batch of that data. None on processes that do not report.
+        """
+        if not matrices or not self.leads:
+            return None
+        data, most = (self._validation, None) if first is None else (first, 1)
+        how = EvaluateOptions(**{**options.settings(Batched), "data": data})
+        self._evaluation = self._evaluation or self._open(self.task.evaluation)
+        weights, _ = self.trained(ExportOptions())
+        batches = self._noted(islice(self._batches(how, None, matrices).epoch(0), most))
+        found = tables(self._evaluation, self.task, weights, batches, matrices)
+        return {name: table.tolist() for name, table in found.items()}
 
     def agree(self, value: T) -> T:
         """Returns the leading process's value; every process must call it."""
@@ -139,13 +168,17 @@ def fit(
     # CUDA reserves more address space than any limit allows
     trainer = trainer or FittingLoop(step, how)
     del step  # the engine has the values
-    metrics = _metrics(options)
-    labels = [metric.target for metric in metrics.values() if isinstance(metric, Score)]
+    metrics = trainer.metrics(options)
+    labels = [metric.answers for metric in metrics.values() if isinstance(metric, Score)]
+    matrices = {name: m for name, m in metrics.items() if isinstance(m, Confusion)}
+    metrics = {name: m for name, m in metrics.items() if name not in matrices}
+    check_needs(validation, None, patience=None, metrics=matrices, every=None)
     is_share = isinstance(validation, float)
     data = _read(trainer, data, options.data, labels if is_share else ())
     if not is_share and validation is not None:
         validation = _read(trainer, validation, options.validation, labels)
     _check_prediction(trainer, model, options)
+    trainer.confusion(options, matrices, data if is_share else validation)
     started = time.perf_counter()
     with trainer.locked:  # the best weights are read from the folder
         with (
@@ -164,6 +197,7 @@ def fit(
         seconds = time.perf_counter() - started
         trained, leads, task = None, trainer.leads, trainer.task
         steps, notes = trainer.progress.steps, task.notes
+        confusion = trainer.confusion(options, matrices)
         if leads:
             _predict(trainer, model, options)
         if original is not None and (leads or hooks.write is None):
@@ -185,7 +219,10 @@ def fit(
         if options.plot is not None and leads:
             history.plot(options.plot)
     first = len(task.notes)
-    return Fitted(trained, history, steps, seconds, notes=notes, leads=leads, of_step=first)
+    return Fitted(
+        trained, history, steps, seconds, notes=notes, leads=leads, of_step=first,
+        confusion=confusion,
+    )  # fmt: skip
 
 
 def _check_prediction(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> None:
@@ -236,13 +273,6 @@ def _counted(options: FitOptions) -> FitOptions:
         raise InputError(f"weight=balanced needs arrays by name, not {type(arrays).__name__}")
     where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else "the data"
     return options.having(loss=balanced(loss, in_file(arrays, where)))
-
-
-def _metrics(options: FitOptions) -> dict[str, Any]:
-    return {
-        "accuracy" if output == "logits" else f"accuracy of {output}": accuracy(output, labels)
-        for output, labels in (options.accuracy or {}).items()
-    } | metrics_from(options.measure)
 
 
 def _data(model: ModelLike, data: Any, options: FitOptions) -> Any:

@@ -172,8 +172,7 @@ class TrainingLoop(HeldValues):
         and Diverged as `step` does. The folder stays locked until its caller closes `_lock`.
         """
         folder, every = options.folder, options.every
-        batch = self.task.manifest.of_role("batch")
-        metrics = metrics_from(options.metrics, batch)
+        metrics = metrics_from(options.metrics, self._labels)
         patience, steps = options.patience, options.steps
         keep: Any = options.keep or ()
         check_needs(
@@ -364,7 +363,7 @@ class TrainingLoop(HeldValues):
         self._evaluation = self._evaluation or self._open(self.task.evaluation)
         held = self._engine.held
         weights = self._averaged(held) if options.averaged else self._of_model(held)
-        metrics = metrics_from(options.metrics, self.task.manifest.of_role("batch"))
+        metrics = metrics_from(options.metrics, self._labels)
         batches = self._noted(self._batches(options, None, metrics).epoch(0))
         return evaluated(self._evaluation, self.task, weights, batches, metrics)
 

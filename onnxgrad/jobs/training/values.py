@@ -64,6 +64,7 @@ class HeldValues:
         self._log: JsonLines | None = None
         self._place: RunFolder | None = None  # of the last run
         self._lock = ExitStack()  # of its folder
+        self._validation: Any = None  # the held-out data of the last run
         self._best: dict[str, Array] | None = None  # the best values of a run without a folder
         self._kept: Literal["best", "last"] = "last"
 
@@ -262,7 +263,7 @@ class HeldValues:
         """
         share, seed = options.validation, options.seed or 0
         if not isinstance(share, float):
-            self._facts[SHARE] = None
+            self._facts[SHARE], self._validation = None, share
             return options
         facts = self._facts if self._before is None else self._before[0]
         if place is not None and self._engine.leads and place.last.exists():
@@ -280,8 +281,8 @@ class HeldValues:
         if self.task.manifest.predict is not None:
             of_model = {v.name for v in prediction(self.task).main.inputs}
         labels = [name for name in inputs if name not in of_model]
-        data, validation = split(options.data, share, seed, inputs, labels)
-        return options.having(data=data, validation=validation)
+        data, self._validation = split(options.data, share, seed, inputs, labels)
+        return options.having(data=data, validation=self._validation)
 
     def _know(self, facts: Mapping[str, Any]) -> None:
         """Adds the facts of the data, as of its first batch, to those of the run. Raises

@@ -102,13 +102,13 @@ class TripletMargin(OfExamples):
     """max(0, |a - p| - |a - n| + margin) with norms of order p along the last axis:
     torch.nn.TripletMarginLoss.
 
-    output: the anchor a. positive, negative: the other two values of the model. swap: use the
-    distance of n from the positive if it is smaller than that from the anchor (Balntas et al.,
-    "Learning local feature descriptors with triplets", 2016).
+    anchor, positive, negative: the names of a, p and n, values of the model. swap: use the distance
+    of n from the positive if it is smaller than that from the anchor (Balntas et al., "Learning
+    local feature descriptors with triplets", 2016).
     """
 
     name: ClassVar[str] = "triplet_margin"
-    output: str | None = "anchor"
+    anchor: str = "anchor"
     positive: str = "positive"
     negative: str = "negative"
     margin: Positive = 1.0
@@ -124,7 +124,7 @@ class TripletMargin(OfExamples):
 
     def emit(self, place: Place) -> Var:
         """Emits the loss. Raises InputError unless the values are vectors of one shape."""
-        a, p, n = (place.prediction(name) for name in (self.output, self.positive, self.negative))
+        a, p, n = (place.prediction(name) for name in (self.anchor, self.positive, self.negative))
         if not a.rank:
             raise InputError(
                 f"{self.name} of '{a.name}', {a.type}: it needs vectors along the last axis"

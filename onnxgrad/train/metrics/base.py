@@ -28,22 +28,27 @@ class Score(metaclass=Declared):
     """A metric over all batches. Raises InputError for an option of another type or out of range.
 
     output: the output of the model. Defaults to its only floating-point output with an axis.
-    target: the array of the batch with the right answers; the loss need not read it.
+    target: the array of the batch with the right answers. Defaults to that of the loss; the loss
+    need not read it.
     """
 
     name: ClassVar[str] = ""
+    usual: ClassVar[str] = "labels"  # the target of a metric without a loss
 
     output: str | None = None
-    target: str = "labels"
+    target: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
 
+    @property
+    def answers(self) -> str:
+        """The name of the array with the right answers."""
+        return self.target or self.usual
+
     @abstractmethod
     def sums(self, scores: Array, labels: Array) -> Array:
-        """Returns what one batch adds, in a shape that is the same for all batches. Raises
-        InputError for arrays that do not fit.
-        """
+        """Returns what one batch adds. Raises InputError for arrays that do not fit."""
 
     def added(self, a: Any, b: Any) -> Array:
         """Returns the sums over two parts of the data."""
@@ -55,7 +60,7 @@ class Score(metaclass=Declared):
 
     def of(self, outputs: Arrays, batch: Arrays) -> Array:
         """Returns the sums of a batch. Raises InputError if an array is missing."""
-        labels, name = named(batch, self.target), self.output
+        labels, name = named(batch, self.answers), self.output
         if name is None:
             floats = [n for n, a in outputs.items() if a.dtype.kind not in "biuOSU" and a.ndim]
             if len(floats) != 1:
@@ -68,7 +73,7 @@ class Score(metaclass=Declared):
 
     def __call__(self, outputs: Arrays, batch: Arrays) -> tuple[float, int]:
         """Returns the value of one batch and the number of its examples."""
-        return self.value(self.of(outputs, batch)), len(named(batch, self.target))
+        return self.value(self.of(outputs, batch)), len(named(batch, self.answers))
 
 
 def named(values: Arrays, name: str) -> Array:

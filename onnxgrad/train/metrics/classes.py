@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +13,9 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.options import Count
 from onnxgrad.train.metrics.base import Arrays, Score
+
+_THRESHOLD = ": one score per label needs threshold, 0 for logits or 0.5 for probabilities"
+_SEVERAL = "set threshold (0 for logits, 0.5 for probabilities), or use a function as the metric"
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,17 @@ class _OfClasses(Score):
     axis: int = 1
     ignore_index: int = -100
 
+    def is_single(self, shape: Sequence[Any]) -> bool:
+        """Whether scores of this shape have one score for each label, not several along `axis`."""
+        return not -len(shape) <= self.axis < len(shape) or shape[self.axis] == 1
+
     def _indices(self, scores: Array, labels: Array) -> tuple[Array, Array]:
         """Returns the labels as indices, without the axis of classes, and which of them count."""
-        if not -scores.ndim <= self.axis < scores.ndim or scores.shape[self.axis] == 1:
+        if self.is_single(scores.shape):
+            more = _THRESHOLD if isinstance(self, WithThreshold) else ""
             raise InputError(
                 f"{self.name}: {self.output or 'the output'} has shape {list(scores.shape)}, and "
-                f"must have scores of several classes along axis {self.axis}"
+                f"must have scores of several classes along axis {self.axis}{more}"
             )
         best: Array = scores.argmax(self.axis)
         if labels.shape == np.expand_dims(best, self.axis).shape:
@@ -37,16 +46,52 @@ class _OfClasses(Score):
         elif labels.shape == scores.shape:
             if (np.abs(labels.astype(np.float64).sum(self.axis) - 1) > 1e-3).any():
                 raise InputError(
-                    f"{self.name}: '{self.target}' marks several classes of one example, or none: "
-                    "use a function as the metric"
+                    f"{self.name}: '{self.answers}' marks several classes of one example, or none: "
+                    f"{_SEVERAL}"
                 )
             labels = np.asarray(labels.argmax(self.axis))
         elif labels.shape != best.shape:
+            last = scores.shape[:-1] == labels.shape and ": the classes are along axis=-1"
             raise InputError(
-                f"{self.name}: '{self.target}' has shape {list(labels.shape)}, the scores "
-                f"{list(scores.shape)}"
+                f"{self.name}: '{self.answers}' has shape {list(labels.shape)}, the scores "
+                f"{list(scores.shape)}{last or ''}"
             )
         return labels, labels != self.ignore_index
+
+    def _found(self, scores: Any, labels: Any) -> tuple[Array, Array, int]:
+        """Returns the label and the predicted class of each label that counts, and the number of
+        classes.
+        """
+        labels, counted = self._indices(scores, labels)
+        count, found = scores.shape[self.axis], scores.argmax(self.axis)[counted]
+        right = labels[counted].astype(np.int64)
+        if right.size and not 0 <= right.min() <= right.max() < count:
+            raise InputError(
+                f"{self.name}: '{self.answers}' has labels from {right.min()} to {right.max()}, "
+                f"but the classes are 0 to {count - 1}"
+            )
+        return right, found, count
+
+
+@dataclass(frozen=True)
+class WithThreshold(_OfClasses):
+    """threshold: if None, the class with the highest score is predicted. If a number, every class
+    with a higher score is predicted, and the labels are 0 and 1 in the scores' shape; 0 suits
+    logits, 0.5 probabilities. For one score per label, as of `bce_with_logits`, it is needed, and
+    defaults to 0 if that is the loss of the output.
+    """
+
+    threshold: float | None = field(default=None, kw_only=True)
+
+    def _above(self, scores: Any, labels: Any) -> tuple[Any, Any, Any]:
+        """Returns which labels count, which are 1, and which scores are above the threshold."""
+        if labels.size != scores.size or not np.isin(labels, (0, 1, self.ignore_index)).all():
+            raise InputError(
+                f"{self.name}: with a threshold '{self.answers}' must be 0 and 1 in the scores' "
+                f"shape {list(scores.shape)}, not {list(labels.shape)}"
+            )
+        labels = labels.reshape(scores.shape)
+        return labels != self.ignore_index, labels == 1, scores > self.threshold
 
 
 @dataclass(frozen=True)
@@ -63,12 +108,17 @@ class _Share(_OfClasses):
 
 
 @dataclass(frozen=True)
-class Accuracy(_Share):
-    """The share of labels with the highest score along `axis`."""
+class Accuracy(_Share, WithThreshold):
+    """The share of labels with the highest score along `axis`; with a threshold, of labels 1 above
+    and 0 below it.
+    """
 
     name: ClassVar[str] = "accuracy"
 
     def sums(self, scores: Array, labels: Array) -> Array:
+        if self.threshold is not None:
+            counted, yes, above = self._above(scores, labels)
+            return np.array([((above == yes) & counted).sum(), counted.sum()], np.float64)
         labels, counted = self._indices(scores, labels)
         right = (scores.argmax(self.axis) == labels) & counted
         return np.array([right.sum(), counted.sum()], np.float64)
@@ -94,40 +144,22 @@ class TopK(_Share):
 
 
 @dataclass(frozen=True)
-class _OfCounts(_OfClasses):
-    """Metrics of true positives, false positives and false negatives, counted for each class.
+class _OfCounts(WithThreshold):
+    """Metrics of true positives, false positives and false negatives, counted for each class; with
+    one score per label, for the labels 1.
 
-    threshold: if None, the class with the highest score is predicted. If a number, every class with
-    a higher score is predicted, and the labels are 0 and 1 in the scores' shape; 0 suits logits,
-    0.5 probabilities.
     average: "macro" is the mean over the classes that occur as a label or a prediction, "weighted"
     weights them by their labels, "micro" adds the counts of all classes up first.
     """
 
-    threshold: float | None = None
     average: Literal["macro", "micro", "weighted"] = "macro"
 
     def sums(self, scores: Any, labels: Any) -> Array:
         if self.threshold is None:
-            labels, counted = self._indices(scores, labels)
-            count, found = scores.shape[self.axis], scores.argmax(self.axis)[counted]
-            right = labels[counted].astype(np.int64)
-            if right.size and not 0 <= right.min() <= right.max() < count:
-                raise InputError(
-                    f"{self.name}: '{self.target}' has labels from {right.min()} to {right.max()}, "
-                    f"but the classes are 0 to {count - 1}"
-                )
-            both = np.bincount(right * count + found, minlength=count * count)
-            table = both.reshape(count, count)
+            table = counted_pairs(*self._found(scores, labels))
             hits = np.diagonal(table)
             return np.stack([hits, table.sum(0) - hits, table.sum(1) - hits]).astype(np.float64)
-        if labels.size != scores.size or not np.isin(labels, (0, 1, self.ignore_index)).all():
-            raise InputError(
-                f"{self.name}: with a threshold '{self.target}' must be 0 and 1 in the scores' "
-                f"shape {list(scores.shape)}, not {list(labels.shape)}"
-            )
-        labels = labels.reshape(scores.shape)
-        counted, yes, above = labels != self.ignore_index, labels == 1, scores > self.threshold
+        counted, yes, above = self._above(scores, labels)
         many = scores.ndim > self.axis >= -scores.ndim
         axes = tuple(i for i in range(scores.ndim) if many and i != self.axis % scores.ndim)
         each = [counted & above & yes, counted & above & ~yes, counted & ~above & yes]
@@ -170,3 +202,55 @@ class IoU(_OfCounts):
 
     def _of(self, hits: Any, extra: Any, missed: Any) -> Array:
         return np.asarray(hits / (hits + extra + missed))
+
+
+@dataclass(frozen=True)
+class Precision(_OfCounts):
+    """TP / (TP + FP); 0 for a class that occurs, but is never predicted."""
+
+    name: ClassVar[str] = "precision"
+
+    def _of(self, hits: Any, extra: Any, missed: Any) -> Array:
+        return np.asarray(hits / np.maximum(hits + extra, 1))
+
+
+@dataclass(frozen=True)
+class Recall(_OfCounts):
+    """TP / (TP + FN); 0 for a class that is predicted, but never occurs."""
+
+    name: ClassVar[str] = "recall"
+
+    def _of(self, hits: Any, extra: Any, missed: Any) -> Array:
+        return np.asarray(hits / np.maximum(hits + missed, 1))
+
+
+@dataclass(frozen=True)
+class Confusion(WithThreshold):
+    """The number of labels of each class (rows) by the predicted class (columns), as a table: `fit`
+    reports it for the trained weights. With a threshold, the classes are 0 and 1.
+    """
+
+    name: ClassVar[str] = "confusion"
+
+    def sums(self, scores: Any, labels: Any) -> Array:
+        if self.threshold is None:
+            return counted_pairs(*self._found(scores, labels))
+        if not self.is_single(scores.shape):
+            raise InputError(
+                f"confusion: {self.output or 'the output'} has several scores per label: leave "
+                "threshold out"
+            )
+        counted, yes, above = self._above(scores, labels)
+        return counted_pairs(yes[counted].astype(np.int64), above[counted].astype(np.int64), 2)
+
+    def value(self, sums: Array) -> float:
+        raise InputError(
+            "confusion is a table, not a number: `fit` reports it, and in Python "
+            "metrics.Confusion().of(trainer.predict(data), data) returns it"
+        )
+
+
+def counted_pairs(right: Any, found: Any, count: int) -> Array:
+    """Returns how often each class (rows) is found as each class (columns)."""
+    both = np.bincount(right * count + found, minlength=count * count)
+    return both.reshape(count, count)

@@ -31,7 +31,7 @@ class Perplexity(Score):
         if scores.ndim < 2 or labels.shape != scores.shape[:-1]:
             raise InputError(
                 f"perplexity: scores {list(scores.shape)} need labels {list(scores.shape[:-1])}, "
-                f"and '{self.target}' has shape {list(labels.shape)}"
+                f"and '{self.answers}' has shape {list(labels.shape)}"
             )
         length, shift = scores.shape[-2], 1 if self.shift is None else self.shift
         z = scores[..., : max(length - shift, 0), :].astype(np.float64)
@@ -39,7 +39,9 @@ class Perplexity(Score):
         counted = labels != self.ignore_index
         place = np.where(counted, labels, 0).astype(np.int64)[..., None]
         if place.size and not 0 <= place.min() <= place.max() < z.shape[-1]:
-            raise InputError(f"perplexity: '{self.target}' has labels beyond {z.shape[-1]} classes")
+            raise InputError(
+                f"perplexity: '{self.answers}' has labels beyond {z.shape[-1]} classes"
+            )
         z = z - z.max(-1, keepdims=True)
         lost = np.log(np.exp(z).sum(-1)) - np.take_along_axis(z, place, -1)[..., 0]
         return np.array([lost[counted].sum(), counted.sum()])
@@ -56,13 +58,13 @@ class R2(Score):
     """
 
     name: ClassVar[str] = "r2"
-    target: str = "target"
+    usual: ClassVar[str] = "target"
 
     def sums(self, scores: Array, labels: Array) -> Array:
         """Returns the count, the mean, the sum of squares around it, and that of the errors."""
         if scores.shape != labels.shape or not scores.ndim:
             raise InputError(
-                f"r2: '{self.target}' has shape {list(labels.shape)}, the output "
+                f"r2: '{self.answers}' has shape {list(labels.shape)}, the output "
                 f"{list(scores.shape)}"
             )
         flat = (len(labels), prod(labels.shape[1:]))

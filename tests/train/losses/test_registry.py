@@ -35,6 +35,7 @@ from onnxgrad.train.losses import (
         ("mse{output=3,target=t.x}", MSE("3", "t.x")),
         ("bce_with_logits{pos_weight=2,output=none}", BCEWithLogits(pos_weight=2)),
         ("triplet_margin{p=inf}", TripletMargin(p=np.inf)),
+        ("triplet_margin{anchor=a,positive=b,negative=c}", TripletMargin("a", "b", "c")),
         ("loss", Output("loss")),
         ("/head/Add_output_0", Output("/head/Add_output_0")),
         ("output{output=mse}", Output("mse")),
