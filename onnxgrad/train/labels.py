@@ -61,6 +61,7 @@ class Labels:
 
     def __init__(self, step: TrainingStep, *, quiet: bool = False) -> None:
         of_loss = {step.manifest.loss, *summed(step.manifest.sums)}
+        self._inputs = set(step.manifest.batch)
         self.objective = step.manifest.objective
         self._feds = {fed.name: fed for fed in labels_of(step)}
         self.targets = [
@@ -78,6 +79,7 @@ class Labels:
         loss reads them without. Raises InputError if the labels belong to scores along another
         axis. Labels that do not fit otherwise are returned unchanged.
         """
+        self._check_name(batch)
         changed = {}
         for name, fed in self._feds.items():
             if name in batch:
@@ -93,8 +95,26 @@ class Labels:
     def _cast(self, array: Array, fed: Fed) -> Array:
         if array.dtype.kind not in "biu" or "float" not in fed.dtype:
             return array
-        self._note(f"'{fed.name}' of the data is {array.dtype}, and is cast to {fed.dtype}")
+        wanted = fed.shape
+        if wanted is None or _fits(array.shape, wanted):
+            self._note(f"'{fed.name}' of the data is {array.dtype}, and is cast to {fed.dtype}")
+        elif len(wanted) > 1 and _fits(array.shape, wanted[:-1]):
+            raise InputError(
+                f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step requires "
+                f"{list(wanted)}: indices of classes need the loss "
+                + option("cross_entropy", "train.CrossEntropy()")
+            )
         return array.astype(fed.dtype)
+
+    def _check_name(self, batch: Mapping[str, Any]) -> None:
+        """Raises InputError if the labels have another name in the data than in the loss."""
+        lacking = [fed.name for fed in self.targets if fed.name not in batch]
+        others = [name for name in batch if name not in self._inputs]
+        if len(lacking) == len(others) == 1:
+            raise InputError(
+                f"the batch lacks '{lacking[0]}', the labels of the loss, and has '{others[0]}', "
+                f"which nothing reads: rename it, or set the option target={others[0]} of the loss"
+            )
 
     def _shaped(self, array: Array, fed: Fed) -> Array:
         wanted = fed.shape

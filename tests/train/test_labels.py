@@ -143,6 +143,24 @@ def test_classes_along_the_last_axis_are_named() -> None:
     assert "axis" not in str(error.value)
 
 
+def test_what_the_labels_of_another_loss_or_name_need() -> None:
+    with pytest.raises(InputError, match=r"requires \['N', 3\]: indices of classes need the loss"):
+        trainer("mse").step({"x": X, "target": SIGNS})
+    one = linear(y="float[N, 1] y", columns=1)
+    with pytest.raises(
+        InputError, match=r"0 to 0, or -100.*: one score per label needs the loss bce"
+    ):
+        trainer("cross_entropy", one).step({"x": X, "labels": SIGNS})
+    own = trainer("cross_entropy")
+    for run in (own.step, own.evaluate):
+        with pytest.raises(
+            InputError, match=r"lacks 'labels'.*has 'y', which nothing.*target=y of"
+        ):
+            run({"x": X, "y": SIGNS})  # type: ignore[operator]
+    with pytest.raises(InputError, match="the batch lacks 'labels': the inputs are x"):
+        own.step({"x": X})
+
+
 def test_balanced_weights_count_every_dtype() -> None:
     expected = class_weights(np.array([0, 1, 1, 1]))
     for dtype in INTEGERS:

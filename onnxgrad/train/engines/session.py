@@ -256,6 +256,7 @@ def _check_labels(array: Any, fed: Fed, classes: int, rows: Array | None) -> Non
             f"'{fed.name}' of the {of} has the label {label} at {place}: labels are "
             f"0 to {classes - 1}"
             + (f", or {fed.ignored}, which is ignored" if fed.ignored is not None else "")
+            + (": one score per label needs the loss bce_with_logits" if classes == 1 else "")
         )
 
 
