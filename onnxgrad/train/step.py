@@ -39,6 +39,7 @@ from onnxgrad.train.losses.base import OLDEST_OPSET, Loss, OverBatch
 from onnxgrad.train.losses.sums import Sums, emit_sums, guarded, summed
 from onnxgrad.train.manifest import Fed, Manifest, in_order
 from onnxgrad.train.modes import Applied, Modes
+from onnxgrad.train.standardization import OPTION, as_option, carried, standardize
 from onnxgrad.train.update.emission import (
     add_state,
     add_up,
@@ -95,6 +96,7 @@ def build_step(
     modes: Modes,
     inputs_at: Sequence[str],
     ties: Ties,
+    standardized: Sequence[str] = (),
 ) -> TrainingStep:
     """Returns the training step of a model; `onnxgrad.training_step` describes the options. Large
     weights of a model file stay in it. Raises InputError.
@@ -109,7 +111,11 @@ def build_step(
         check_behind(program, wrt, before, inputs_at)
     program, wrt, tied, more = _with_ties(program, wrt, stop, modes, ties, doubts)
     notes += [*more, *doubtful_copies(doubts, ties.tie)]
-    ahead = _with_loss(program, loss, metrics, update, modes)
+    if standardized and inputs_at:
+        where = option("--inputs-at", "inputs_at")
+        raise InputError(f"{where}: the inputs are not part of the step, and not standardised")
+    standardize(program, standardized)
+    ahead = _with_loss(program, loss, metrics, update, modes, standardized)
     update = replace(update, accumulate_by=_by(update, ahead))
     found = differentiate(
         ahead.program,
@@ -144,6 +150,7 @@ def build_step(
         "autocast": modes.autocast,
         "stop": ", ".join(found.stops),
         "inputs_at": ", ".join(inputs_at),
+        OPTION: as_option(standardized),
     }
     options = {k: str(v) for k, v in chosen.items() if v not in (None, "")}
     return replace(step, manifest=replace(step.manifest, options=options or None))
@@ -206,6 +213,7 @@ def _with_loss(
     metrics: Sequence[str],
     options: UpdateOptions,
     modes: Modes,
+    standardized: Sequence[str],
 ) -> _Forward:
     """Emits the loss after the model's outputs, and keeps only the outputs that are metrics."""
     block = program.main
@@ -226,6 +234,8 @@ def _with_loss(
             block.remove_output(v)
     kept = _metrics(metrics, [v.name for v in own_outputs])
     applied = modes.apply(program)
+    fixed = carried(program, standardized)
+    applied = replace(applied, statistics=[*applied.statistics, *fixed])
     return _Forward(
         program,
         place,

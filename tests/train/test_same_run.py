@@ -71,6 +71,7 @@ ANOTHER_RUN: Changes = {
     "loss_scale": (8.0, {}),
     "batch_norm": ("train", {}),
     "inputs_at": (["n"], {}),
+    "standardize": (["x"], {}),
     "accumulate_by": ("batches", {"accumulate": 2}),  # another state: labels are counted
 }
 OF_AN_EPOCH: Changes = {

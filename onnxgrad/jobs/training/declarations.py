@@ -174,6 +174,12 @@ class StepOptions(Update, Formulas, Checkpointing):
         "scales of ones and biases of zeros that an exporter merged or left out; off: none",
         metavar="auto|off|NAME",
     )
+    standardize: Names = option(
+        (),
+        "inputs from which fit subtracts the mean of the training data, and divides by the "
+        "deviation, along an axis (default: 1), in the model that it writes, too",
+        metavar="NAME[=AXIS]",
+    )
     metrics: Names = option(
         (),
         "an output of the model that the step returns in addition to the loss",

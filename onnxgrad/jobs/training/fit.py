@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import ModelLike, load_in_place
+from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.jobs.training.declarations import (
@@ -41,6 +41,7 @@ from onnxgrad.train.losses import Loss, parse_loss
 from onnxgrad.train.losses.weighting import BALANCED, balanced, in_file, is_balanced
 from onnxgrad.train.metrics import Accuracy, Confusion, Score, metrics_from
 from onnxgrad.train.run_folder import RunFolder
+from onnxgrad.train.standardization import with_subgraphs
 from onnxgrad.wording import option
 
 T = TypeVar("T")
@@ -204,7 +205,7 @@ def fit(
             weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
             if hooks.write is None:
                 weights, made = trainer.agree((weights, made))
-            into = load_in_place(original)
+            into = with_subgraphs(original, task.manifest)
             deployed = Deployed.of(trainer, into, weights, options.keep_training_mode)
             notes = (*notes, *deployed.notes)
             del trainer  # frees gradients and states, too

@@ -53,7 +53,7 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
     step = build_step(
         model, options.loss, update, options.wrt, metrics=options.metrics, stop=options.stop,
         checkpoint=options.checkpoint, modes=modes, inputs_at=options.inputs_at,
-        ties=Ties(options.tie, options.untie),
+        ties=Ties(options.tie, options.untie), standardized=options.standardize,
     )  # fmt: skip
     given = settled(model)
     if in_place:

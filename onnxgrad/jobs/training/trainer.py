@@ -21,7 +21,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.binding import draws
-from onnxgrad.ir.load import ModelLike, load_in_place
+from onnxgrad.ir.load import ModelLike, to_kind_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
@@ -67,6 +67,7 @@ from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import metrics_from
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import ReduceOnPlateau, finite_rate, rate_from, rate_of
+from onnxgrad.train.standardization import with_subgraphs
 from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.step_folder import opened_step
 from onnxgrad.transform.inference_mode import described, in_training_mode, to_inference
@@ -193,6 +194,7 @@ class TrainingLoop(HeldValues):
         if self._engine.leads and options.log is not None:
             self._log = log_to(options.log, ["loss", *metrics] if validation is not None else [])
         self._take_up(place, options)
+        self._measure(source)
         give_back(self.task.manifest.elements)  # the initial values, unless the caller holds them
         history, wanted = History(), patience is not None or "best" in keep
         watching: list[Callback] = [history]
@@ -348,15 +350,14 @@ class TrainingLoop(HeldValues):
         return False
 
     def exported(self, model: ModelLike, options: ExportOptions) -> Any:
-        """Returns the model with the trained weights, in the type you passed in, or None after
-        writing it to a path.
-        """
+        """Returns the model with the trained weights, in the type you passed in, or writes it."""
         weights, how = self.trained(options)
-        deployed = Deployed.of(self, load_in_place(model), weights, options.keep_training_mode)
-        return export(
-            model, weights, {**how, **deployed.how}, repairs=self.task.manifest.repairs,
-            path=options.path, finish=deployed.finish,
-        )  # fmt: skip
+        into: Any = with_subgraphs(model, self.task.manifest)
+        deployed = Deployed.of(self, into, weights, options.keep_training_mode)
+        repairs, how = self.task.manifest.repairs, {**how, **deployed.how}
+        more: Any = {"repairs": repairs, "path": options.path, "finish": deployed.finish}
+        made = export(into, weights, how, **more)
+        return None if made is None else to_kind_of(made, model)
 
     def evaluation(self, options: EvaluateOptions) -> dict[str, float]:
         """Returns the loss over all batches, and each metric."""

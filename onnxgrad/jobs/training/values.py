@@ -33,12 +33,13 @@ from onnxgrad.train.checkpoint import (
     fitting,
     of_an_epoch,
 )
-from onnxgrad.train.data import HELD_OUT
+from onnxgrad.train.data import HELD_OUT, Data
 from onnxgrad.train.engines.base import Engine
 from onnxgrad.train.engines.session import dtype_of
 from onnxgrad.train.held_out import SEED, SHARE, split
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.schedules import Rate
+from onnxgrad.train.standardization import inputs_of, measured
 from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.step_folder import check_values
 from onnxgrad.train.update.mixed_precision import MASTER
@@ -283,6 +284,12 @@ class HeldValues:
         labels = [name for name in inputs if name not in of_model]
         data, self._validation = split(options.data, share, seed, inputs, labels)
         return options.having(data=data, validation=self._validation)
+
+    def _measure(self, source: Data) -> None:
+        """Measures the statistics of inputs that the step standardises, before the first batch."""
+        if (inputs := inputs_of(self.task.manifest)) and not self.progress.begun:
+            held = self._engine.held
+            self._engine.put({**held, **measured(source.epoch(0), inputs, held)})
 
     def _know(self, facts: Mapping[str, Any]) -> None:
         """Adds the facts of the data, as of its first batch, to those of the run. Raises
