@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import onnx
 from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
@@ -16,6 +18,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program, cut
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.storage.shared_weights import sharing
+from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.kinds import with_commas
 from onnxgrad.jobs.outcome import Hooks
@@ -116,7 +119,8 @@ def proved(
     dims: Mapping[str, int] | None = None,
 ) -> Report:
     """Compares the part, on the whole model's values at its inputs, with the whole model's values
-    at its outputs.
+    at its outputs. Outputs of unknown rank get the rank of this run, because onnx.checker demands
+    one.
     """
     with sharing() as files:
         whole = files.proto(load_own(model))
@@ -135,12 +139,22 @@ def proved(
         if between:
             shown = files.runnable(_showing(whole, between))
             seen |= run(shown, feeds, provider=provider, optimize=False)
+        for v in part.main.outputs:
+            _declare(v, seen[v.name])
         return prove(
             files.of(part),
             expect={n: seen[n] for n in ends},
             inputs={n: seen[n] for n in starts},
             provider=provider,
         )
+
+
+def _declare(v: Var, value: object) -> None:
+    if not isinstance(value, np.ndarray) or not isinstance(v.type, (TensorType, type(None))):
+        return
+    if v.type is None or v.type.shape is None:
+        dtype = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        v.type = TensorType(v.dtype or dtype, (None,) * value.ndim)
 
 
 def _showing(model: ModelProto, names: Sequence[str]) -> ModelProto:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxgrad.batching.followed import Batched
-from onnxgrad.batching.layout import FRONT, Layout, joined
+from onnxgrad.batching.layout import Layout, joined
 from onnxgrad.batching.site import Site
 from onnxgrad.batching.walk import follow_rows
 from onnxgrad.errors import InputError
@@ -62,7 +62,8 @@ def chosen_inputs(
     """Returns the inputs to open, with the axis of their rows, and the number of rows in the file.
 
     The inputs are those in `names` (NAME or NAME.AXIS). If `names` is None, they are the inputs of
-    rank 2 or more whose first axis has the size `batch` (default: 1). Raises InputError.
+    rank 2 or more whose first axis has the size `batch` (default: 1), and the operands of LSTM, GRU
+    and RNN whose axis of samples has. Raises InputError.
     """
     inputs = [v for v in program.main.inputs if v.initializer is None]
     if names is not None:
@@ -74,7 +75,12 @@ def chosen_inputs(
             raise InputError(f"the inputs that are named have batches of several sizes: {text}")
         return dict(named), count
     count = batch or 1
-    found = [v for v in inputs if len(v.shape or ()) > 1 and (v.shape or ())[0] == count]
+    found = {}
+    for v in inputs:
+        shape, axis = v.shape or (), _axis_of_samples(v)
+        place = 0 if axis is None else axis
+        if len(shape) > (1 if axis is None else place) and shape[place] == count:
+            found[v] = Layout(place)
     if not found:
         text = ", ".join(f"{v.name} {v.type or '?'}" for v in inputs) or "none"
         how = option("--inputs NAME,...", "inputs=[NAME]")
@@ -83,7 +89,21 @@ def chosen_inputs(
             f"no input has a first axis of size {count} (inputs: {text}); name them: {how}, or the "
             f"size of the batch: {other}"
         )
-    return dict.fromkeys(found, FRONT), count
+    return found, count
+
+
+def _axis_of_samples(v: Var) -> int | None:
+    """Returns the axis of the samples of a value that LSTM, GRU or RNN reads; None for others."""
+    for b in v.users:
+        if b.domain == "" and b.op in ("LSTM", "GRU", "RNN") and not b.attr("layout", 0):
+            axes = [_SAMPLES[i] for i, x in enumerate(b.inputs) if x is v and i in _SAMPLES]
+            if axes:
+                return axes[0]
+    return None
+
+
+# operand -> axis: the sequence, its lengths, and the initial states
+_SAMPLES = {0: 1, 4: 0, 5: 1, 6: 1}
 
 
 def _named(inputs: Sequence[Var], name: str, batch: int | None) -> tuple[Var, Layout]:

@@ -11,11 +11,14 @@ import pytest
 
 import onnxgrad
 from onnxgrad.cli.app import main
-from onnxgrad.errors import InputError
-from onnxgrad.ir.load import load
-from onnxgrad.jobs.extract import proved
+from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.ir.load import load, load_own
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.types import TensorType
+from onnxgrad.jobs.extract import extracted, proved
 from onnxgrad.surgery import extract
 from onnxgrad.verify.running.session import run
+from tests.backend_suite import usable
 from tests.helpers import parse, signature
 
 TEXT = """g (float[N,3] x, float[N,2] z) => (float[N,2] y, float[N,2] u)
@@ -129,3 +132,38 @@ def test_names_with_commas_and_braces(tmp_path: Path) -> None:
     assert [v.name for v in made.input] == ["t,{1},2"]
     with pytest.raises(InputError, match="output 'a' is not a value"):
         extract(model, outputs=["h", "a"])
+
+
+UNRANKED = (
+    "g (float[N,4] x) => (float[M] y) { q = Squeeze (x) t = Tanh (q) y = Flatten <axis = 0> (t) }"
+)
+
+
+def test_an_output_of_unknown_rank_is_declared_with_that_of_the_run() -> None:
+    """onnx.checker refuses an output without a shape."""
+    part = onnxgrad.extract(parse(UNRANKED), outputs=["t"])
+    onnx.checker.check_model(part, full_check=True)
+    assert len(part.graph.output[0].type.tensor_type.shape.dim) == 2
+
+
+@pytest.mark.slow
+def test_every_value_of_the_backend_suite_is_an_output_that_onnx_accepts() -> None:
+    count = 0
+    for case in usable():
+        if case.kind != "node" or len(case.model.graph.node) < 2:
+            continue
+        program = onnxgrad.load(case.model)
+        unranked = [
+            v.name
+            for v in program.main.vars()
+            if v.definition is not None and isinstance(v.type, TensorType) and v.type.shape is None
+        ]
+        for name in unranked[:2]:
+            part = extracted(load_own(case.model), None, [name])
+            try:
+                proved(case.model, part)
+            except CannotRun:  # its inputs depend on each other
+                continue
+            onnx.checker.check_model(to_proto(part, weights=True))
+            count += 1
+    assert count > 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 
@@ -11,6 +12,7 @@ from onnxgrad.ir.load import load_own
 from onnxgrad.transform.open_batch import open_rows
 from tests.batching.test_batching import opened
 from tests.helpers import parse
+from tests.rewriting import model_of
 
 BN = "float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0.5, 0}, float[2] v = {1, 2}"
 # name: (model, the node that is to blame; empty: each row by itself is what was asked)
@@ -155,3 +157,19 @@ def test_weights_stay() -> None:
         n = Neg (w)  y = Add (x, n) }""")
     made = onnxgrad.open_batch(equal, ["x"], verify=False)
     assert made.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_recurrent_operators_have_the_batch_on_axis_1(name: str) -> None:
+    """The sequence is on axis 0, also if it has one step; initial states and lengths follow."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[name]
+    text = f"""g (float[S,1,2] x, int32[1] lens, float[1,1,3] h) => (float[S,1,1,3] y) {{
+        y = {name} <hidden_size = 3> (x, w, r, , lens, h) }}"""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 3 * gates, 2), "r": (1, 3 * gates, 3)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    for steps in (5, 1):
+        made = model_of(text.replace("S", str(steps)), weights)
+        done = onnxgrad.open_batch(made)  # proved row by row
+        types = [str(v.type) for v in load_own(done).main.inputs]
+        assert types == [f"f32[{steps},batch,2]", "i32[batch]", "f32[1,batch,3]"]
