@@ -56,6 +56,11 @@ def test_classes_along_another_axis_and_labels_that_are_ignored() -> None:
         ),
         (SCORES, RIGHT[:3], r"'labels' has shape \[3\], the scores \[4, 3\]"),
         (SCORES, np.ones((4, 3)), "'labels' marks several classes of one example, or none"),
+        (
+            SCORES.reshape(1, 4, 3),
+            RIGHT[None],
+            r"'labels' has shape \[1, 4\], the scores \[1, 4, 3\]: the classes are along axis=-1",
+        ),
         (SCORES[:3], np.ones((4, 3)), r"'labels' has shape \[4, 3\], the scores \[3, 3\]"),
     ],
 )
@@ -82,8 +87,9 @@ def test_metrics_read_labels_that_the_loss_does_not_take() -> None:
     labels = data.pop("labels")
     own = Trainer(training_step(classifier(), MSE(target="y"), SGD()), threads=1)
     y = np.eye(3, dtype=np.float32)[labels]
-    found = own.evaluate({**data, "y": y, "labels": labels}, metrics={"accuracy": accuracy()})
-    same = own.evaluate({**data, "y": y}, metrics={"accuracy": accuracy(target="y")})
+    of_labels = {"accuracy": accuracy(target="labels")}
+    found = own.evaluate({**data, "y": y, "labels": labels}, metrics=of_labels)
+    same = own.evaluate({**data, "y": y}, metrics={"accuracy": accuracy()})
     assert found == same and 0 < found["accuracy"] < 1
     for metrics in ({}, {"accuracy": accuracy(target="y")}):
         with pytest.raises(

@@ -224,6 +224,19 @@ def found_table(scores: Any, labels: Any) -> Any:
     return Confusion().of({"y": scores}, {"labels": labels}).tolist()
 
 
+@pytest.mark.parametrize("name", METRICS)
+def test_labels_of_every_dtype(name: str) -> None:
+    metric: Any = METRICS[name](k=2) if name == "top_k" else METRICS[name]()
+    single = name in ("r2", "roc_auc", "pr_auc")
+    scores = LOGITS if single else np.stack([-LOGITS, LOGITS, 0.5 - LOGITS], 1)
+    labels = TRUTH
+    if name == "perplexity":
+        scores, labels = scores[:, None].repeat(3, 1), labels[:, None].repeat(3, 1)
+    expected = approx(found(metric, scores, labels, 4))
+    for dtype in (np.uint8, np.uint16, np.uint64, np.int8, np.bool_, np.float32):
+        assert found(metric, scores, labels.astype(dtype), 4) == expected
+
+
 BINARY_NAMES = ["accuracy", "f1", "precision", "recall", "iou", "roc_auc", "pr_auc"]
 
 

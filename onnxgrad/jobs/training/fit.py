@@ -108,11 +108,12 @@ class FittingLoop(TrainingLoop):
         self, options: FitOptions, matrices: Mapping[str, Confusion], first: Any = None
     ) -> dict[str, list[list[int]]] | None:
         """Returns the tables of held-out labels by the classes that the weights to export predict;
-        with `first`, of the first batch of that data. None on processes that do not report.
+        with `first`, of the first batch of that data, so that a mistake is found on every process
+        before the training. None on processes that do not report.
         """
-        if not matrices or not self.leads:
-            return None
         data, most = (self._validation, None) if first is None else (first, 1)
+        if not matrices or not (most or self.leads):
+            return None
         how = EvaluateOptions(**{**options.settings(Batched), "data": data})
         self._evaluation = self._evaluation or self._open(self.task.evaluation)
         weights, _ = self.trained(ExportOptions())

@@ -26,7 +26,7 @@ METRICS: dict[str, type[Score]] = {
 @known_keywords
 def accuracy(
     output: str = "logits",
-    target: str = "labels",
+    target: str | None = None,
     *,
     axis: int = 1,
     ignore_index: int = -100,
@@ -35,9 +35,9 @@ def accuracy(
     """Returns a metric: the share of labels with the highest score along `axis`.
 
     output: the output of the model with the scores.
-    target: the array of the batch with the labels; the loss need not read it. Labels are indices in
-    the scores' shape without `axis` or with size 1 there, or distributions over the classes, of
-    which the highest class counts.
+    target: the array of the batch with the labels, by default those of the loss; the loss need not
+    read it. Labels are indices in the scores' shape without `axis` or with size 1 there, or
+    distributions over the classes, of which the highest class counts.
     threshold: for one score per label, or labels of 0 and 1 in the scores' shape: 0 for logits,
     0.5 for probabilities.
 
