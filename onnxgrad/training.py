@@ -11,11 +11,13 @@ from pathlib import Path
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, SameType, check_room, load_in_place, to_kind_of
 from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.save import save
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.outcome import writing
 from onnxgrad.jobs.training import fit as driver
 from onnxgrad.jobs.training.declarations import (
+    Chosen,
     EvaluateOptions,
     ExportOptions,
     FitOptions,
@@ -30,6 +32,7 @@ from onnxgrad.jobs.training.step import make_step
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.train.callbacks import History
 from onnxgrad.train.step import TrainingStep
+from onnxgrad.train.step_folder import deployable
 
 
 @from_keywords(StepOptions)
@@ -184,3 +187,12 @@ class Trainer(TrainingLoop):
         cannot be written, NotProved if the outputs differ.
         """
         return self.exported(model, options)
+
+    @from_keywords(Chosen)
+    def deploy(self, path: str | PathLike[str], *, options: Chosen) -> None:
+        """Writes the model of `predict.onnx` with its trained weights, or with their moving
+        averages, as initializers. The step suffices, and clients of the step format write the same
+        bytes. Raises InputError if the model returns only its loss, and for a path that cannot be
+        written.
+        """
+        save(deployable(self.task, *self.trained(options)), path)

@@ -404,3 +404,10 @@ class Trainer(TrainingLoop):
         averaged: bool = False,
         keep_training_mode: bool = False,
     ) -> Any: ...
+    def deploy(
+        self,
+        path: str | PathLike[str],
+        *,
+        weights: Literal['best', 'last'] | None = None,
+        averaged: bool = False,
+    ) -> None: ...

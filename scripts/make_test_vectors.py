@@ -4,6 +4,7 @@
 
 Each folder of onnxgrad/train/test_vectors/ gets a step and vector.safetensors: ten steps' batches,
 the learning rate, the run's seed, the loss of each step, and the model's outputs afterwards.
+deployed.onnx is predict.onnx with the first values as initializers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from onnxgrad.train import Trainer, save_step, training_step
 from onnxgrad.train.safetensors_file import write
-from onnxgrad.train.step_folder import VECTOR, VECTORS
+from onnxgrad.train.step_folder import DEPLOYED, VECTOR, VECTORS
 from onnxgrad.verify.running.session import run
 
 STEPS, ROWS, RATE, SEED = 10, 4, 0.125, 7
@@ -71,6 +72,7 @@ def make(name: str) -> None:
     step = training_step(network(nodes, rng), "cross_entropy", **options)
     folder = VECTORS / name
     save_step(step, folder)
+    Trainer(folder).deploy(folder / DEPLOYED)
     count = step.manifest.accumulate
     data = batches(STEPS * count, rng)
     trainer = Trainer(folder, rate=RATE, seed=SEED, engine="graph", threads=1)

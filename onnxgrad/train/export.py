@@ -28,7 +28,7 @@ from onnxgrad.ir.load import (
 )
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_fields, elements, keep
+from onnxgrad.ir.protobufs import copy_fields, copy_of, elements, keep
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import discard, place_of, write_whole
@@ -101,6 +101,27 @@ def inference_note(program: Program) -> tuple[str, ...]:
         f"the file was switched to inference after its training: {train} train it as before, and "
         f"{kept} leaves its nodes in training mode",
     )
+
+
+def with_initializers(
+    predict: ModelProto, weights: Mapping[str, Array], names: Iterable[str], steps: int
+) -> ModelProto:
+    """Returns the model of `predict.onnx` with those of its inputs in `names` as initializers, in
+    this order, after its own ones. Its metadata records their names and the number of steps.
+    Clients of the step format write the same bytes.
+    """
+    model, read = copy_of(predict), {v.name for v in predict.graph.input}
+    filled = [name for name in names if name in read]
+    for name in filled:
+        array = np.require(weights[name], requirements="C")
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    if model.ir_version > 3:  # up to IR 3 initializers must be inputs
+        keep(model.graph.input, lambda v: v.name not in filled)
+    keep(model.metadata_props, lambda entry: entry.key != KEY)
+    text = {"weights": filled, "steps": steps}
+    compact = json.dumps(text, ensure_ascii=False, separators=(",", ":"))
+    model.metadata_props.add(key=KEY, value=compact)
+    return model
 
 
 def _is_one_file(program: Program, path: Path) -> bool:

@@ -16,30 +16,35 @@ import numpy as np
 from onnx import GraphProto, ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import load, read_proto
+from onnxgrad.ir.load import load, program_of, read_proto
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
-from onnxgrad.ir.save import Content, save_together
+from onnxgrad.ir.save import Content, save_together, to_proto
 from onnxgrad.ir.storage.atomic_files import hash_file, regular, text_of, write_whole
 from onnxgrad.ir.storage.external_data import Digests, sources
 from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, pieces, read_without_weights
+from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.options import checked, known_keywords
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.array_files import OnDisk, is_zeros, on_disk
 from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
 from onnxgrad.train.engines.session import dtype_of, sizes_of
+from onnxgrad.train.export import with_initializers
 from onnxgrad.train.losses.sums import summed
 from onnxgrad.train.manifest import GRAPHS, SCHEMA, Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.schedules import schedule_of
-from onnxgrad.train.step import TrainingStep, drop_loss
+from onnxgrad.train.step import TrainingStep, drop_loss, prediction
 from onnxgrad.train.update.emission import fed_of
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.wording import option, perhaps
 
 MANIFEST = "manifest.json"
-# test vectors of clients: folders with steps, and the file of each with batches and losses
+# test vectors of clients: folders with steps, the file of each with batches and losses, and the
+# model to deploy with the first values
 VECTORS, VECTOR = Path(__file__).with_name("test_vectors"), "vector.safetensors"
+DEPLOYED = "deployed.onnx"
 # metadata that onnxgrad or onnxruntime reads
 _OF_USE = ("onnxgrad.", "layer_ann")
 
@@ -79,6 +84,19 @@ def _prediction(evaluation: Path, manifest: Manifest) -> Iterator[bytes]:
     digests = Digests()
     digests.files = frozenset([evaluation.name])
     return pieces(model, evaluation.parent, {}, digests)
+
+
+def deployable(step: TrainingStep, weights: Mapping[str, Array], how: Mapping[str, Any]) -> Program:
+    """Returns the model of `predict.onnx` with these weights, which `how` describes, as
+    initializers. Raises InputError if the model returns only its loss.
+    """
+    if step.manifest.predict is None:
+        raise InputError("the only output of the model is the loss: there is no model to write")
+    source, model = step.evaluation, to_proto(prediction(step))
+    without_notes(model)
+    names = [fed.name for fed in step.manifest.of_model()]
+    made = with_initializers(model, weights, names, how["steps"])
+    return program_of(made, source.folder, digests=source.digests)
 
 
 def _outline(path: Path) -> ModelProto:

@@ -26,6 +26,7 @@ from onnxgrad.train import (
 )
 from onnxgrad.train.manifest import KEYS, SCHEMA
 from onnxgrad.train.step_folder import (
+    DEPLOYED,
     VECTOR,
     VECTORS,
     opened_step,
@@ -261,3 +262,50 @@ def test_an_opened_step_reads_a_value_when_it_is_asked_for(tmp_path: Path) -> No
         assert found.initial.keys() == again.keys()
         assert found.initial["w1"] is not found.initial["w1"]
         assert all(np.array_equal(found.initial[name], value) for name, value in again.items())
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+@pytest.mark.parametrize("averaged", [False, True])
+def test_a_step_deploys_its_own_model(tmp_path: Path, ir_version: int, averaged: bool) -> None:
+    """From its folder and from memory, with the same bytes."""
+    model = onnx.parser.parse_model(
+        f'<ir_version: {ir_version}, opset_import: ["" : 15]> g (float[N,4] x, float[4,3] w, float[3] s) '
+        "=> (float[N,3] logits, float[3] rm) { h = MatMul (x, w) "
+        "logits, rm, rv = BatchNormalization <training_mode = 1> (h, s, b, s, s) }"
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in {"w": (4, 3), "s": (3,), "b": (3,)}.items():
+        value = rng.uniform(1, 2, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    if ir_version == 3:
+        model.graph.input.append(onnx.helper.make_tensor_value_info("b", 1, [3]))
+    step = training_step(model, "cross_entropy{output=logits}", average=0.9, batch_norm="frozen")
+    save_step(step, tmp_path / "step")
+    data = {"x": rng.normal(size=(8, 4)).astype(np.float32), "labels": np.arange(8) % 3}
+    for name, given in {"folder": tmp_path / "step", "memory": step}.items():
+        trainer = Trainer(given, threads=1, seed=0)
+        trainer.fit(data, epochs=2)
+        trainer.deploy(tmp_path / name, averaged=averaged)
+    assert (tmp_path / "folder").read_bytes() == (tmp_path / "memory").read_bytes()
+    made = onnx.load(tmp_path / "folder")
+    onnx.checker.check_model(made, full_check=True)
+    weights = {e.key: e.value for e in made.metadata_props}["onnxgrad.trained"]
+    assert json.loads(weights) == {"weights": list(trainer.parameters), "steps": 2}
+    found = run(made, {"x": data["x"]})["logits"]
+    expected = trainer.predict({"x": data["x"]}, averaged=averaged)["logits"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", ["plain", "full"])
+def test_the_shipped_model_to_deploy(tmp_path: Path, name: str) -> None:
+    Trainer(VECTORS / name, threads=1).deploy(tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").read_bytes() == (VECTORS / name / DEPLOYED).read_bytes()
+
+
+def test_a_step_with_nothing_but_a_loss_deploys_nothing(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[N,4] x) => (float loss) '
+        "<float[4] w = {1, 2, 3, 4}> { y = Mul (x, w) loss = ReduceMean <keepdims = 0> (y) }"
+    )
+    with pytest.raises(InputError, match="there is no model to write"):
+        Trainer(training_step(model)).deploy(tmp_path / "m.onnx")

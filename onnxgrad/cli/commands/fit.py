@@ -19,7 +19,6 @@ from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import target_of, write_model
-from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.training.fit import FitHooks, FittingLoop, fit, is_folder
@@ -42,8 +41,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def _fit(args: argparse.Namespace, out: Output) -> int:
     folder = is_folder(args.model)
     original = args.original if folder else args.model
-    if args.output is not None and original is None:
-        raise InputError(f"-o {args.output}: name the model of the step with --original")
+    deploy = args.output is not None and original is None
     target = None if args.output is None else target_of(args.output)
     predict = args.predict or {}
     if args.plot is not None:
@@ -55,9 +53,10 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
 
     with naming(args.model):
         model: Any = args.model if folder else source(args.model)
-        into = None if args.output is None else source(original) if folder else model
+        into = None if args.output is None or deploy else source(original) if folder else model
         hooks = FitHooks(partial(_watched, args, out), write, bounding_us)
-        fitted = replace(fit(model, args.options, hooks, original=into), output=args.output)
+        fitted = fit(model, args.options, hooks, original=into, deploy=deploy)
+    fitted = replace(fitted, output=args.output)
     if not fitted.leads:
         return 0
     out.wrote(

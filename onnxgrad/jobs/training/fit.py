@@ -42,6 +42,7 @@ from onnxgrad.train.losses.weighting import BALANCED, balanced, in_file, is_bala
 from onnxgrad.train.metrics import Accuracy, Confusion, Score, metrics_from
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.standardization import with_subgraphs
+from onnxgrad.train.step_folder import deployable
 from onnxgrad.wording import option
 
 T = TypeVar("T")
@@ -152,9 +153,11 @@ def fit(
     hooks: FitHooks | None = None,
     *,
     original: ModelLike | None = None,
+    deploy: bool = False,
 ) -> Fitted:
     """Trains a model, or the step in a folder, and writes the weights into `original`, which is the
-    `model` of the result (None without an original). Raises InputError, Diverged and LimitReached.
+    `model` of the result; with `deploy`, into the model in inference that the step has. Without
+    either, the result has no model. Raises InputError, Diverged and LimitReached.
     """
     hooks = hooks or FitHooks()
     if options.plot is not None:
@@ -202,6 +205,7 @@ def fit(
         confusion = trainer.confusion(options, matrices)
         if leads:
             _predict(trainer, model, options)
+            trained = _deployed(trainer, hooks) if deploy else None
         if original is not None and (leads or hooks.write is None):
             weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
             if hooks.write is None:
@@ -254,6 +258,14 @@ def _predict(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> Non
         with ArraysFile(Path(path)) as file:
             for name, array in outputs.items():
                 file.add(name, array)
+
+
+def _deployed(trainer: FittingLoop, hooks: FitHooks) -> Program:
+    """Returns, and writes, the model in inference that the step has, with its trained weights."""
+    made = deployable(trainer.task, *trainer.trained(ExportOptions()))
+    if hooks.write is not None:
+        hooks.write(made)
+    return made
 
 
 def is_folder(model: Any) -> bool:

@@ -334,11 +334,18 @@ def test_only_files_that_exist_are_listed(folder: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.endswith("wrote run\n") and not Path("two.jsonl").exists()
 
 
-def test_a_folder_needs_its_original_for_the_result(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["fit", str(folder), "--data", "data.npz", "-o", "out.onnx"]) == 2
-    assert "--original" in capsys.readouterr().err
+def test_a_folder_suffices_for_the_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --original, -o writes the model in inference that the step has."""
+    assert main(["train-step", "model.onnx", "-o", "step", "--loss", "cross_entropy", "-q"]) == 0
+    words = ["fit", "step", "--data", "data.npz", "--predict", "data.npz=found.npz"]
+    assert main([*words, "-o", "out.onnx"]) == 0
+    assert "wrote" in capsys.readouterr().out
+    data, found = np.load("data.npz"), np.load("found.npz")
+    made = onnx.load("out.onnx")
+    assert [v.name for v in made.graph.input] == ["x"]
+    np.testing.assert_allclose(
+        run(made, {"x": data["x"]})["logits"], found["logits"], rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("option", ["--log", "--plot", "--json"])

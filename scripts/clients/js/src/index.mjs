@@ -7,6 +7,6 @@
 /** @typedef {import("./step.mjs").Runtime} Runtime */
 /** @typedef {import("./step.mjs").Tensor} Tensor */
 /** @typedef {import("./step.mjs").Tensors} Tensors */
-export { withWeights } from "./onnx_weights.mjs";
+export { withInitializers, withWeights } from "./onnx_weights.mjs";
 export * as safetensors from "./safetensors.mjs";
 export { Training } from "./step.mjs";

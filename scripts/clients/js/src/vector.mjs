@@ -2,6 +2,7 @@
  * Tests a runtime with a step whose losses are known: the folders that
  * `onnxgrad train-step --vectors` writes.
  */
+import { withInitializers } from "./onnx_weights.mjs";
 import { read } from "./safetensors.mjs";
 import { Training } from "./step.mjs";
 
@@ -10,7 +11,8 @@ import { Training } from "./step.mjs";
 const FILE = "vector.safetensors";
 
 /**
- * Takes the steps of a test vector, half of them after a save and a restore, evaluates and predicts.
+ * Takes the steps of a test vector, half of them after a save and a restore, evaluates, predicts and
+ * deploys. Throws if the model to deploy has other bytes.
  *
  * @param {import("./step.mjs").Runtime} ort
  * @param {(file: string) => Promise<Uint8Array>} load returns a file of the vector's folder
@@ -57,6 +59,12 @@ export async function run(ort, load) {
     data.forEach((/** @type {any} */ wanted, /** @type {number} */ i) => {
       differences.push(Math.abs(Number(wanted) - Number(found[i])));
     });
+  }
+  const fresh = await Training.open(ort, load);
+  const deployed = withInitializers(await load("predict.onnx"), fresh.weights(), fresh);
+  const wanted = await load("deployed.onnx");
+  if (deployed.length !== wanted.length || deployed.some((byte, i) => byte !== wanted[i])) {
+    throw new Error("the model to deploy differs from deployed.onnx");
   }
   return { losses, expected, error: Math.max(...differences) };
 }

@@ -1,4 +1,3 @@
-export { withWeights } from "./onnx_weights.mjs";
 export * as safetensors from "./safetensors.mjs";
 export { Training } from "./step.mjs";
 export type Manifest = import("./manifest.mjs").Manifest;
@@ -8,3 +7,4 @@ export type Value = import("./safetensors.mjs").Value;
 export type Runtime = import("./step.mjs").Runtime;
 export type Tensor = import("./step.mjs").Tensor;
 export type Tensors = import("./step.mjs").Tensors;
+export { withInitializers, withWeights } from "./onnx_weights.mjs";

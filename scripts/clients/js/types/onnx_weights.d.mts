@@ -15,5 +15,17 @@ export function withWeights(model: Uint8Array, weights: Map<string, Value>, { st
         repairs: Repairs;
     };
 }): Uint8Array;
+/**
+ * `predict.onnx` with its weights as initializers: a model to deploy, made from the step alone.
+ * Python's `Trainer.deploy` writes the same bytes. External data stays beside the file.
+ *
+ * @param {Uint8Array} predict the file of the step's folder
+ * @param {Map<string, Value>} weights by name, in the order of the manifest
+ * @param {{steps: number}} training how many steps were taken
+ * @returns {Uint8Array}
+ */
+export function withInitializers(predict: Uint8Array, weights: Map<string, Value>, { steps }: {
+    steps: number;
+}): Uint8Array;
 export type Value = import("./safetensors.mjs").Value;
 export type Repairs = import("./manifest.mjs").Repairs;

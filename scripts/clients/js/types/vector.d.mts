@@ -1,5 +1,6 @@
 /**
- * Takes the steps of a test vector, half of them after a save and a restore, evaluates and predicts.
+ * Takes the steps of a test vector, half of them after a save and a restore, evaluates, predicts and
+ * deploys. Throws if the model to deploy has other bytes.
  *
  * @param {import("./step.mjs").Runtime} ort
  * @param {(file: string) => Promise<Uint8Array>} load returns a file of the vector's folder
