@@ -4,23 +4,15 @@ the rows on an axis that they do not contract.
 
 from __future__ import annotations
 
-import string
 from collections.abc import Sequence
 
 from onnxgrad.batching.layout import Dependent, Layout, Refused, Size
 from onnxgrad.batching.registry import in_place
 from onnxgrad.batching.site import Site
-from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE
+from onnxgrad.ir.axis_maps import einsum_indices
+from onnxgrad.ir.domains import BROADCASTING
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.sizes import product
-
-UNARY = f"{' '.join(ELEMENTWISE)} Dropout ms:Gelu ms:FastGelu ms:QuickGelu ml:Binarizer"
-
-
-@in_place(UNARY)
-def unary(at: Site) -> Layout:
-    """Rows keep their axis. The ratio of a Dropout does not matter: none that trains is here."""
-    return at.alone(1) if at.op == "Dropout" else at.only_first()
 
 
 @in_place("CastLike")
@@ -148,21 +140,9 @@ def _with_bias(at: Site, layout: Layout) -> Layout:
 
 def indices_of(at: Site) -> tuple[list[str], str]:
     """Returns the indices of each operand of an Einsum, and those of its result, without ellipsis.
-    Raises Refused if they are not known.
+    Raises Refused if a rank is unknown.
     """
-    left, arrow, right = str(at.attr("equation")).replace(" ", "").partition("->")
-    terms = left.split(",")
-    if not arrow:
-        once = {c for c in left if left.count(c) == 1 and c.isalpha()}
-        right = ("..." if "." in left else "") + "".join(sorted(once))
-    spare = [c for c in string.ascii_letters if c not in left + right]
-    most = 0
-    for k, term in enumerate(terms):
-        if "..." in term:
-            width = at.rank(k) - len(term) + 3
-            most = max(most, width)
-            terms[k] = term.replace("...", "".join(spare[:width][::-1]))
-    return terms, right.replace("...", "".join(spare[:most][::-1]))
+    return einsum_indices(str(at.attr("equation")), [at.rank(k) for k in at.present()])
 
 
 @in_place("Einsum")

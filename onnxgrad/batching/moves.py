@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.batching.along_axes import related
 from onnxgrad.batching.indexed_rows import gather_of_rows
 from onnxgrad.batching.layout import Layout, Refused, Size, known, places, stride
 from onnxgrad.batching.registry import in_place
@@ -35,13 +36,6 @@ def shape(at: Site) -> list[Layout | None]:
 def _scalar(vector: Var) -> Var:
     made: Var = op.Reshape(vector, np.zeros(0, np.int64))
     return made
-
-
-@in_place("Transpose")
-def transpose(at: Site) -> Layout:
-    """Rows move with their axis."""
-    layout = at.first()
-    return Layout(list(at.attr("perm")).index(layout.axis), layout.outer)
 
 
 @in_place("Reshape Flatten Squeeze Unsqueeze")
@@ -178,19 +172,6 @@ def _meeting(at: Site, operands: Iterable[int]) -> Layout:
     return layout
 
 
-@in_place("Split")
-def split(at: Site) -> Layout:
-    """Rows keep their axis if it is not split."""
-    layout = at.only_first()
-    _off(at, layout, at.axis("axis", 0, at.rank(0)), "it splits")
-    return layout
-
-
-def _off(at: Site, layout: Layout, axis: int, what: str) -> None:
-    if layout.axis == axis:
-        raise Refused(f"{what} along the rows", along=True)
-
-
 @in_place("Slice")
 def slice_(at: Site) -> Layout:
     """Rows keep their axis if it is not sliced; the end of a whole axis becomes open."""
@@ -232,64 +213,25 @@ def _end(at: Site, i: int) -> None:
 @in_place("Gather")
 def gather(at: Site) -> Layout:
     """Rows of the data keep their axis; rows of the indices are on the axes of the indices."""
-    axis, rank = at.axis("axis", 0, at.rank(0)), at.rank(1)
-    data, indices = at.at(0), at.at(1)
-    if data is not None and indices is not None:
+    if len(at.batched()) > 1:
         raise Refused("rows of the data at indices that differ from row to row")
-    if data is None:
-        if indices is None:
-            raise Refused("no rows")
-        return Layout(axis + indices.axis, indices.outer)
-    if data.axis == axis:
-        if at.count > 1:
-            return gather_of_rows(at)
-        raise Refused("it gathers along the rows", along=at.sizes(0)[axis] == 1)
-    return Layout(data.axis if data.axis < axis else data.axis + rank - 1, data.outer)
+    k = 0 if at.at(0) is not None else 1
+    layout = at.at(k) or at.first()
+    axis = related(at, k, layout.axis)
+    if axis is not None and axis.how == "same":
+        return Layout(int(axis.to), layout.outer)
+    if at.count > 1:
+        return gather_of_rows(at)
+    raise Refused("it gathers along the rows", along=at.sizes(0)[layout.axis] == 1)
 
 
 @in_place("GatherElements ScatterElements Scatter")
 def elements(at: Site) -> Layout:
     """Rows are on the same axis of all operands, which is not indexed."""
     layout = _meeting(at, at.present())
-    _off(at, layout, at.axis("axis", 0, at.rank(0)), "it indexes")
+    if layout.axis == at.axis("axis", 0, at.rank(0)):
+        raise Refused("it indexes along the rows", along=True)
     sizes = {at.sizes(k)[layout.axis] for k in at.present()}
     if len(sizes) != 1:
         raise Refused("its operands have several sizes along the rows")
-    return layout
-
-
-@in_place("OneHot")
-def one_hot(at: Site) -> Layout:
-    """Rows of the indices are before or after the new axis."""
-    layout, rank = at.only_first(), len(at.result())
-    axis = at.axis("axis", -1, rank)
-    return Layout(layout.axis + (layout.axis >= axis), layout.outer)
-
-
-@in_place("Pad")
-def pad(at: Site) -> Layout:
-    """Rows keep their axis if it is not padded."""
-    layout, rank = at.only_first(), at.rank(0)
-    pads = (at.elements(1) if at.version >= 11 else list(at.attr("pads") or ())) or []
-    axes = [a % rank for a in (at.ints(3) or range(rank))]
-    for i, axis in enumerate(axes):
-        if axis == layout.axis and (pads[i] != 0 or pads[i + len(axes)] != 0):
-            raise Refused("it pads the axis of the rows", along=True)
-    return layout
-
-
-@in_place("Trilu")
-def trilu(at: Site) -> Layout:
-    """Rows stay before the matrices."""
-    layout = at.only_first()
-    if layout.axis >= at.rank(0) - 2:
-        raise Refused("rows stand on an axis of the matrices")
-    return layout
-
-
-@in_place("TopK")
-def top_k(at: Site) -> Layout:
-    """Rows keep their axis if it is not sorted."""
-    layout = at.only_first()
-    _off(at, layout, at.axis("axis", -1, at.rank(0)), "it orders")
     return layout

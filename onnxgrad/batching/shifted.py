@@ -7,11 +7,12 @@ import string
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.batching.along_axes import OVER_AXES, axes_of, flattens
-from onnxgrad.batching.elementwise_and_products import UNARY, check_broadcasting, indices_of
+from onnxgrad.batching.along_axes import OVER_AXES, UNARY, axes_of
+from onnxgrad.batching.elementwise_and_products import check_broadcasting, indices_of
 from onnxgrad.batching.layout import Refused, Size, known
 from onnxgrad.batching.registry import shifted
 from onnxgrad.batching.site import Site
+from onnxgrad.ir.axis_maps import flattens
 from onnxgrad.ir.domains import BROADCASTING
 from onnxgrad.ir.emission.emit import constant, emit
 from onnxgrad.ir.ops import op
@@ -20,7 +21,7 @@ from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 
 
-@shifted(f"{UNARY} Trilu Det")
+@shifted(f"{UNARY} CastLike Trilu Det")
 def unary(at: Site) -> None:
     """Elementwise, or on the last two axes."""
     at.only_first()
@@ -115,8 +116,8 @@ def softmax(at: Site) -> None:
     """Along an axis of one row."""
     at.only_first()
     rank = at.rank(0)
-    axis = at.axis("axis", 1 if flattens(at) else -1, rank)
-    if not flattens(at) or axis == rank - 1:
+    axis = at.axis("axis", 1 if flattens(at.binding) else -1, rank)
+    if not flattens(at.binding) or axis == rank - 1:
         at.back(at.again(at.front(0), axis=axis + 1))
         return
     sizes = at.sizes(0)

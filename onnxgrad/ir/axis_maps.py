@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, REDUCTIONS, full_name
 from onnxgrad.ir.sizes import product
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import Shape, same_dim
 from onnxgrad.ir.var import Var
 
@@ -78,7 +79,7 @@ def named_axes(b: Binding, rank: int) -> list[int] | None:
     most = max(rank, 1)
     named: Sequence[int] | None
     if given is not None:
-        named = given.ints
+        named = () if given.shape == (0,) else given.ints
     elif first is not None:
         last = rank - 1 if b.op in _ROW_NORMS or flattens(b) else first % most
         named = range(first % most, last + 1)
@@ -161,10 +162,10 @@ def _reshape(b: Binding, slot: int, x: Shape, y: Shape) -> AxisMap:
 def _pad(b: Binding, slot: int, x: Shape, y: Shape) -> AxisMap | None:
     """An axis with no padding keeps its indices."""
     named, pads = named_axes(b, len(x)), b.operand(1)
-    known = b.attr("pads") if pads is None else pads.ints
+    known = b.attr("pads") if pads is None else sizes(pads)
     if named is None or known is None or len(known) != 2 * len(named):
         return None
-    moved = {a for i, a in enumerate(named) if known[i] or known[i + len(named)]}
+    moved = {a for i, a in enumerate(named) if (known[i], known[i + len(named)]) != (0, 0)}
     return [Axis(i, "offset" if i in moved else "same") for i in range(len(x))]
 
 

@@ -55,6 +55,9 @@ def _axis(b: Binding, axis: int, forward: bool) -> int:
         raise decline(f"{b.op}'s axes or amounts are known only at run time, or a rank is unknown")
     to = kept[axis] if forward else kept.index(axis) if axis in kept else None
     if to is None:
+        given = b.operand(1)
+        computed = b.op == "Pad" and given is not None and given.ints is None
+        decline_if(computed, "Pad's amounts are known only at run time")
         how = next((a.how for a in relations if a is not None and a.how in _WHY), None)
         raise decline(f"{b.op} {_WHY.get(how, 'does not keep the channel axis')}")
     return to

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnxgrad.batching.elementwise_and_products import UNARY
+from onnxgrad.batching.along_axes import UNARY
 from onnxgrad.batching.registry import names
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import BROADCASTING, REDUCTIONS
 from onnxgrad.ir.var import Var
 
 _MOST = 40  # nodes on the way to the node that makes the axis
-_ALIKE = {op for _, op in names(f"{UNARY} {' '.join(BROADCASTING)} Softmax LogSoftmax")}
+_ALIKE = {op for _, op in names(f"{UNARY} CastLike {' '.join(BROADCASTING)} Softmax LogSoftmax")}
 _POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"})
 _KEPT = frozenset({*REDUCTIONS, "ArgMax", "ArgMin"})
 
