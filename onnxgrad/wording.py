@@ -15,7 +15,8 @@ from typing import Any
 
 _DIGITS = 17  # of a float64
 _SHOWN = 0.1  # the share of a difference that printing may lose
-_shell = False  # for the whole process: threads of a command name options as it does
+# for the whole process: threads of a command name options as it does, and with -v list all names
+_shell = _verbose = False
 # for one thread: others may work for another user
 _recipe: ContextVar[bool] = ContextVar("onnxgrad_recipe", default=False)
 _ROWS = 40  # lines of a text in a notebook
@@ -82,14 +83,17 @@ def install(extra: str) -> str:
 
 
 @contextmanager
-def on_the_command_line() -> Iterator[None]:
-    """Messages inside this context name options as on the command line."""
-    global _shell
-    before, _shell = _shell, True
+def on_the_command_line(verbose: bool = False) -> Iterator[None]:
+    """Messages inside this context name options as on the command line, and list all names if
+    `verbose`.
+    """
+    global _shell, _verbose
+    before = _shell, _verbose
+    _shell, _verbose = True, verbose
     try:
         yield
     finally:
-        _shell = before
+        _shell, _verbose = before
 
 
 @contextmanager
@@ -245,6 +249,11 @@ def first_of(names: Sequence[str], most: int) -> str:
     """Returns the first names and the number of the others: `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """Returns the first names and the number of the others; all names with -v."""
+    return first_of(names, len(names) if _verbose else most)
 
 
 def what_there_is(names: Iterable[str], most: int = 12) -> str:

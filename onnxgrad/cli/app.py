@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(AttributeError):  # a captured stream need not be a text file
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it
     verbose = wants(words, "-v", "--verbose")
-    with stoppable(), quiet_libraries(verbose), on_the_command_line():
+    with stoppable(), quiet_libraries(verbose), on_the_command_line(verbose):
         code = _outcome(words, verbose)
     try:
         sys.stderr.flush()

@@ -30,8 +30,17 @@ from onnxgrad.grad.registry import Form
 from onnxgrad.grad.stops import Stop, find_stops, stop_at
 from onnxgrad.grad.straight_through import open_rounding
 from onnxgrad.grad.targets import Target, cut, find_targets, part_of
+from onnxgrad.grad.weights.folded import unnamed_note
 from onnxgrad.grad.weights.kept import nested_weights
-from onnxgrad.grad.wrt import Wrt, find_wrt, hoist, hoist_requested, is_float_constant
+from onnxgrad.grad.wrt import (
+    PARAMS,
+    Wrt,
+    entries_of,
+    find_wrt,
+    hoist,
+    hoist_requested,
+    is_float_constant,
+)
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
@@ -171,6 +180,8 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
     if request.replaced:
         hoist(program, [v for v in requested if is_float_constant(v) and v.definition is not None])
         requested = [block.initializers.get(v.name, v) for v in requested]
+    elif PARAMS in entries_of(request.wrt, model_values):  # a training step adds its notes itself
+        notes += unnamed_note(program, [v.name for v in requested])
     requested_names = [v.name for v in requested]
     requested = [stopped.get(v, v) for v in requested]
     others = () if file_marks is None else file_marks.values

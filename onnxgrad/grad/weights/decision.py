@@ -25,6 +25,7 @@ from onnxgrad.grad.weights.evidence import (
     is_uniform,
     pattern,
 )
+from onnxgrad.grad.weights.origins import names_parameter
 from onnxgrad.grad.weights.readers import (
     FILTERS,
     NORM,
@@ -71,11 +72,31 @@ def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]
     """
     fixed = constants_only(program) | set(candidates)
     exported, scripted = declared(program.proto.graph), is_scripted(program.proto)
-    constants = (
-        _Constant(v, fixed, evidence(v.name, scripted and v.initializer is not None))
-        for v in candidates
+    # torch writes parameters as initializers: a Constant node makes none
+    keeps_names = "PARAMETER" in exported.values() or (
+        scripted and any(evidence(n, scripted) == "parameter" for n in program.main.initializers)
     )
-    return {c.v: _decide(c, exported.get(c.v.name, "")) for c in constants}
+    found = {}
+    for v in candidates:
+        c = _Constant(v, fixed, evidence(v.name, scripted and v.initializer is not None))
+        kind = exported.get(v.name, "")
+        if v.is_constant and v.initializer is None:
+            kind = "CONSTANT" if keeps_names else kind
+        elif kind == "CONSTANT" and _is_merged(v):
+            kind = ""
+        elif kind == "FOLDED" and not c.one:  # the name is the exporter's, the value is not
+            c.name = "attribute" if c.array is not None and is_uniform(c.array) else ""
+        found[v] = _decide(c, "" if kind == "FOLDED" else kind)
+    return found
+
+
+def _is_merged(v: Var) -> bool:
+    """Whether several nodes read the value, one of them for a call that names a parameter, or for
+    an unknown one: the exporter may have merged that parameter with an equal constant.
+    """
+    return len(v.users) > 1 and any(
+        names_parameter(b) or not b.node.metadata_props for b in v.users
+    )
 
 
 class _Constant:
@@ -125,9 +146,11 @@ def _decide(c: _Constant, exported: str) -> Decision:
         for by in readers(c.v, c.fixed, _ENDS)
     ] or [_no("none of its readers passes a gradient")]
     found = next((a for a in answers if a.is_weight), answers[0])
-    if exported and found.is_weight != (exported == "PARAMETER"):
-        return Decision(not found.is_weight, f"{exported.lower()} of the module that was exported")
-    return found
+    if not exported or found.is_weight == (exported == "PARAMETER"):
+        return found
+    if exported == "CONSTANT":
+        return _no("a constant of the forward pass: the exporter made it from no parameter")
+    return Decision(not found.is_weight, f"{exported.lower()} of the module that was exported")
 
 
 _no, _yes = partial(Decision, False), partial(Decision, True)

@@ -92,16 +92,37 @@ def is_scripted(model: onnx.ModelProto) -> bool:
     )
 
 
-def declared(graph: onnx.GraphProto) -> dict[str, str]:
-    """Returns the kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR.
-    Folded values are not recorded.
+_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+# an entry of torch.export's list of parameters: the input, and the name in the network
+_LISTED = re.compile(r"\b(p_\w+)(?:: PARAMETER |'\), )target='([^']+)'")
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+_FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
+_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")
+
+
+def exported_parameters(graph: onnx.GraphProto) -> dict[str, str]:
+    """Returns the network's parameters by torch.export's spelling of them, which the calls in the
+    metadata of nodes use; empty if the file has no list.
     """
-    return {
-        v.name: entry.value
-        for v in graph.value_info
-        for entry in v.metadata_props
-        if entry.key == "pkg.torch.export.graph_signature.InputSpec.kind"
-    }
+    text = next((e.value for e in graph.metadata_props if e.key == _SIGNATURE), "")
+    return dict(_LISTED.findall(text))
+
+
+def declared(graph: onnx.GraphProto) -> dict[str, str]:
+    """Returns the kinds that torch.export recorded, by name: PARAMETER, BUFFER or CONSTANT_TENSOR;
+    for values that the exporter folded, FOLDED if it computed them from a parameter, and CONSTANT
+    if it used none.
+    """
+    parameters = set(exported_parameters(graph).values())
+    kinds: dict[str, str] = {}
+    for v in graph.value_info:
+        for entry in v.metadata_props:
+            if entry.key == _KIND:
+                kinds[v.name] = entry.value
+            elif entry.key == _FOLDED_FROM and parameters:
+                sources = {a or b for a, b in _QUOTED.findall(entry.value)}
+                kinds[v.name] = "CONSTANT" if sources.isdisjoint(parameters) else "FOLDED"
+    return kinds
 
 
 # additive masks hide elements by numbers at most this large

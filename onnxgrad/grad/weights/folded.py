@@ -8,11 +8,11 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from onnxgrad.grad.weights.evidence import evidence, is_scripted, is_uniform
+from onnxgrad.grad.weights.evidence import declared, evidence, is_scripted, is_uniform
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, element_count
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import first_of
+from onnxgrad.wording import some_of
 
 # fewer elements may be equal by accident
 _FEW = 8
@@ -39,7 +39,7 @@ def folded_note(program: Program, requested: Iterable[str]) -> list[str]:
         return []
     return [
         "constants that a tool computed from weights stay as they are, and a derivative by the "
-        f"weight ignores them: {first_of(pairs, _SHOWN)}; name them in wrt too, or write the file "
+        f"weight ignores them: {some_of(pairs, _SHOWN)}; name them in wrt too, or write the file "
         "without folding"
     ]
 
@@ -89,7 +89,8 @@ def _equal(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
 
 def unnamed_note(program: Program, requested: Iterable[str]) -> list[str]:
     """Returns a note on `requested` vectors and numbers of the main graph to which an exporter gave
-    a name of its own, although it keeps the names of parameters; none if there are none.
+    a name of its own, although it keeps the names of parameters; none if there are none, or the
+    file records from which parameter it computed them.
 
     Such a constant is a parameter that the exporter reshaped, or a number of the forward pass.
     """
@@ -97,15 +98,18 @@ def unnamed_note(program: Program, requested: Iterable[str]) -> list[str]:
     kinds = {v.name: evidence(v.name) for v in program.main.vars() if v.name in names}
     if is_scripted(program.proto) or "parameter" not in kinds.values():
         return []
+    recorded = declared(program.proto.graph)
     found = [
         f"'{v.name}' {v.type}"
         for v in program.main.vars()
-        if kinds.get(v.name) == "constant" and sum(n != 1 for n in v.shape or ()) <= 1
+        if kinds.get(v.name) == "constant"
+        and v.name not in recorded
+        and sum(n != 1 for n in v.shape or ()) <= 1
     ]
     if not found:
         return []
     return [
-        f"{first_of(found, _SHOWN)}: the exporter kept no parameter's name, so that these may be "
+        f"{some_of(found, _SHOWN)}: the exporter kept no parameter's name, so that these may be "
         "constants of the forward pass, such as ones of a normalisation without affine parameters "
         "or torch.tensor([...]); exclude them by !NAME in wrt if they are"
     ]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection
+from functools import cached_property
 
-from onnxgrad.grad.weights.evidence import evidence
+from onnxgrad.grad.weights.evidence import evidence, exported_parameters
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 
@@ -20,9 +21,6 @@ _CALL = "pkg.torch.onnx.fx_node"
 _RULE = "pkg.onnxscript.rewriter.rule_name"
 # the inputs of an exported program that are values of modules
 _INPUT = re.compile(r"%([pb]_\w+)")
-# the list of a network's parameters, and an entry of it: the input, and the name in the network
-_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
-_PARAMETER = re.compile(r"\b(p_\w+)(?:: PARAMETER |'\), )target='([^']+)'")
 # names of normalisations; another module of one parameter may be a table that was read at constant
 # rows, which became an initializer, or the second name of a tied one
 _NORM = re.compile(r"norm|(\b|_)ln(\b|_|\d)", re.IGNORECASE)
@@ -53,8 +51,25 @@ def rules(b: Binding) -> str:
     return _noted(b, _RULE)
 
 
+def names_parameter(b: Binding) -> bool:
+    """Whether the call from which torch.export made the node names a parameter."""
+    return any(name.startswith("p_") for name in _INPUT.findall(_noted(b, _CALL)))
+
+
 def _noted(b: Binding, key: str) -> str:
     return next((e.value for e in b.node.metadata_props if e.key == key), "")
+
+
+def are_siblings(a: str, b: str) -> bool:
+    """Whether two names differ by numbers of modules alone, as `layers.0.bias` and
+    `layers.1.bias`.
+    """
+    x, y = a.split("."), b.split(".")
+    return (
+        a != b
+        and len(x) == len(y)
+        and all(p == q or (p.isdigit() and q.isdigit()) for p, q in zip(x, y, strict=True))
+    )
 
 
 def parameter_name(name: str) -> bool:
@@ -67,20 +82,31 @@ def parameter_name(name: str) -> bool:
 class Origins:
     """The names of parameters by the nodes that read them.
 
-    known: names of the file's parameters, whose spelling others follow. nodes: the names of all
-    nodes.
+    known: names of the file's parameters, whose spelling others follow.
     """
 
-    def __init__(self, known: Collection[str], nodes: Collection[str]) -> None:
+    def __init__(self, program: Program, known: Collection[str]) -> None:
+        nodes = [b for block in program.blocks() for b in block.walk()]
         self._spelled = {k: end for name in known for k, end in _ends(name).items()}
-        self._paths = {path for n in nodes for path in _paths(n)}
+        self._paths = {path for b in nodes for path in _paths(b.node.name)}
+        self._exported = exported_parameters(program.proto.graph)
+        self._nodes = nodes
+
+    @cached_property
+    def listed(self) -> frozenset[str]:
+        """The names of the network's parameters, if torch.export listed them."""
+        return frozenset(self._exported.values())
+
+    @cached_property
+    def _modules(self) -> dict[str, str]:
+        """All modules of the file, by torch.export's spelling of them."""
+        modules = (module for b in self._nodes for module in scopes(b)[:-1])
+        return {m.replace(".", "_").lower(): m for m in modules}
 
     def of(self, b: Binding, role: str, read: str) -> str | None:
         """Returns the full name of the scale, bias, mean or variance that the node reads from the
-        initializer `read`; None if the file does not record it.
+        initializer `read`, by the module around the node; None if the file does not record it.
         """
-        if (called := self.called(b, role)) is not None:
-            return called
         around = scopes(b)
         module = around[-2] if len(around) > 1 else self._by_path(b.node.name)
         if not module:
@@ -97,15 +123,18 @@ class Origins:
         return self._name(fits[0], scopes(b)[:-1]) if len(fits) == 1 else None
 
     def _name(self, mangled: str, around: list[str]) -> str:
-        """Returns `p_h_1_ln_2_weight` in the module's spelling, `h.1.ln_2.weight`."""
+        """Returns `p_h_1_ln_2_weight` as the network spells it, `h.1.ln_2.weight`."""
+        if mangled in self._exported:
+            return self._exported[mangled]
         rest, module = mangled[2:], ""
         for module in reversed(around):
             start = module.replace(".", "_").lower() + "_"
             if module and rest.lower().startswith(start):
-                rest = rest[len(start) :]
                 break
-        else:
-            module = ""
+        else:  # a module that was called by another of its names
+            starts = [m for m in self._modules if m and rest.lower().startswith(f"{m}_")]
+            module = self._modules[max(starts, key=len)] if starts else ""
+        rest = rest[len(module) + 1 :] if module else rest
         return ".".join(part for part in (module, self._leaf(rest)) if part)
 
     def _leaf(self, rest: str) -> str:
@@ -138,13 +167,15 @@ def without_layer(program: Program) -> list[str]:
     """Returns the parameters that torch.export lists and that no node of the file has: none was
     made from a call that names a parameter of their module, nor inside of the module.
     """
-    text = next((e.value for e in program.proto.graph.metadata_props if e.key == _SIGNATURE), "")
     named: set[str] = set()
     present: set[str] = set()
     for b in (b for block in program.blocks() for b in block.walk()):
         named.update(_INPUT.findall(_noted(b, _CALL)))
         present.update(scopes(b)[:-1])
-    parameters = [(name, of.rpartition(".")[0], of) for name, of in _PARAMETER.findall(text)]
+    parameters = [
+        (name, of.rpartition(".")[0], of)
+        for name, of in exported_parameters(program.proto.graph).items()
+    ]
     present.update(name.rpartition(".")[0] for name in program.main.initializers)
     present.update(module for name, module, _ in parameters if name in named)
     lost: dict[str, list[str]] = {}

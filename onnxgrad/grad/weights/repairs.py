@@ -27,7 +27,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import counted, first_of, option, perhaps
+from onnxgrad.wording import counted, option, perhaps, some_of
 
 AUTO, OFF = "auto", "off"
 _SHOWN = 4
@@ -352,6 +352,8 @@ def _untied_note(of: str, names: Sequence[str]) -> Note:
 
 def _doubtful_note(names: Sequence[str]) -> Note:
     own = option(f"--untie {names[0]}", f"untie=['{names[0]}']")
+    every = option("--untie '*'", "untie=['*']")
+    own += f", or all theirs with {every}" if len(names) > 1 else ""
     text = (
         f"several layers read {_listed(names)}: if the exporter merged equal parameters, give each "
         f"its own with {own}"
@@ -394,4 +396,4 @@ def _notes_on_lost(found: Findings, program: Program) -> Iterable[Note]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return first_of([f"'{name}'" for name in names], _SHOWN)
+    return some_of([f"'{name}'" for name in names], _SHOWN)

@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from onnxgrad.grad.weights.copies import Copy, find_copies, product_readers, weights_of
 from onnxgrad.grad.weights.decision import decide
 from onnxgrad.grad.weights.evidence import is_uniform
-from onnxgrad.grad.weights.origins import Origins, parameter_name, rules, without_layer
+from onnxgrad.grad.weights.origins import (
+    Origins,
+    are_siblings,
+    parameter_name,
+    rules,
+    without_layer,
+)
 from onnxgrad.grad.weights.readers import (
     NORM,
     PRODUCTS,
@@ -51,12 +57,14 @@ class Use:
     way: the operands from the initializer to the layer; the last is the layer's. role: scale, bias,
     mean, variance or matrix; empty for anything else. key: equal for each use of one parameter;
     None if nothing shows which parameter it is. name: of the parameter, if the file records it.
+    is_exact: the exporter wrote this name for the parameter; else it follows from a module's.
     """
 
     way: tuple[Place, ...]
     role: str
     key: str | None
     name: str | None
+    is_exact: bool = False
 
     @property
     def layer(self) -> Binding:
@@ -161,10 +169,11 @@ def _shared(v: Var, known: _Layers) -> Shared | None:
     direct = [u.key or "" for u in uses if len(u.way) == 1]
     kept = next(k for k in ("", v.name, *direct, *groups) if k in groups)
     parts = [
-        Part(own[0].name or f"{v.name}.{i}", places, all(_starts(u.role, value) for u in own))
+        Part(_part_name(v, own, i), places,
+             all(_starts(u.role, value) for u in own) or _are_siblings(groups[kept], own))
         for i, (key, own) in enumerate(groups.items())
         if key not in (kept, v.name) and (places := _places(own, uses))
-    ]
+    ]  # fmt: skip
     unknown = len({u.layer for u in groups.get("", ()) if u.role})
     each = [
         Part(f"{v.name}.{i}", places, False)
@@ -176,6 +185,26 @@ def _shared(v: Var, known: _Layers) -> Shared | None:
     unknown = 0 if matrix or unknown < 2 else unknown
     roles = dict.fromkeys(u.role for u in uses if u.role)
     return Shared(v, " or ".join(roles), tuple(parts), unknown, tuple(each))
+
+
+def _part_name(v: Var, own: Sequence[Use], number: int) -> str:
+    """Returns the name of a parameter; that of an initializer which the exporter folded stands
+    before it, because the elements may be in another order than the parameter's.
+    """
+    name = own[0].name
+    if name is None:
+        return f"{v.name}.{number}"
+    return name if parameter_name(v.name) else f"{v.name}.{name}"
+
+
+def _are_siblings(kept: Sequence[Use], own: Sequence[Use]) -> bool:
+    """Whether the exporter wrote the names of two parameters of numbered siblings, such as
+    `layers.0.bias` and `layers.1.bias`: copies of a layer start equal, and one layer that is called
+    twice, or a tied weight, has one name.
+    """
+    a, b = kept[0].name, own[0].name
+    exact = all(u.is_exact and u.name in (a, b) for u in (*kept, *own))
+    return exact and a is not None and b is not None and are_siblings(a, b)
 
 
 def _starts(role: str, value: float | None) -> bool:
@@ -192,8 +221,7 @@ class _Layers:
 
     def __init__(self, program: Program, weights: Sequence[Var], copies: Collection[Var]) -> None:
         self.fixed, self.copies = constants_only(program), copies
-        nodes = [b.node.name for block in program.blocks() for b in block.walk()]
-        self.origins = Origins([v.name for v in weights if parameter_name(v.name)], nodes)
+        self.origins = Origins(program, [v.name for v in weights if parameter_name(v.name)])
 
     def uses(self, v: Var, way: tuple[Place, ...] = (), name: str | None = None) -> Iterator[Use]:
         """Yields every layer that reads a value, directly or moved; `name` is that of an Identity
@@ -206,13 +234,18 @@ class _Layers:
                     named = b.op == "Identity" and parameter_name(b.out.name)
                     yield from self.uses(b.out, there, b.out.name if named else name)
                     continue
-                by, known = Reader(v, b, slot), name
+                by = Reader(v, b, slot)
                 role = self._role(by)
+                known = name or (self.origins.called(b, role) if role else None)
+                is_exact = known is not None
                 if role and known is None:
                     source = there[0][0].inputs[there[0][1]]
-                    known = self.origins.of(b, role, "" if source is None else source.name)
+                    read = "" if source is None else source.name
+                    known = self.origins.of(b, role, read)
+                    is_exact = known == read
                 alone = role and known is None and self._alone(by)
-                yield Use(there, role, f"{b.out.name}:{slot}" if alone else known, known)
+                key = f"{b.out.name}:{slot}" if alone else known
+                yield Use(there, role, key, known, is_exact)
 
     def same(self, a: Var, b: Var) -> bool:
         """Whether the calls from which all readers were made name one parameter for both
@@ -223,6 +256,8 @@ class _Layers:
 
     def differ(self, a: Var, b: Var) -> bool:
         """Whether the file shows that two weights are two parameters."""
+        if self.origins.listed.issuperset((a.name, b.name)):
+            return True  # torch.export lists a tied parameter by all its names, and writes one
         names, others = ({u.name for u in self.uses(v) if u.name} for v in (a, b))
         return bool(names and others) and names.isdisjoint(others)
 

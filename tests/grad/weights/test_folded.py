@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, numpy_helper
 
 import onnxgrad
+from onnxgrad.grad.differentiation import differentiate
 from tests.helpers import parse
 
 W = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
@@ -66,6 +68,10 @@ def test_vectors_without_the_name_of_a_parameter_do_not_train_silently() -> None
     model = _with_names({"first": "clone", "second": "val_26"})
     (note,) = [n for n in onnxgrad.training_step(model, "mse").notes if "exporter kept no" in n]
     assert note.startswith("'clone' f32[3]") and "!NAME" in note
+    program = onnxgrad.load(model)
+    request = {"target": "logits", "adjoint": "input"}
+    assert note in differentiate(program, "params", **request).notes  # a gradient says the same
+    assert not differentiate(onnxgrad.load(model), ["W", "clone"], **request).notes
     without = onnxgrad.training_step(model, "mse", wrt=["params", "!clone", "!val_26"])
     assert not any("exporter kept no" in n for n in without.notes)
     # parameters by their names, and a file whose names all say nothing
@@ -76,3 +82,58 @@ def test_vectors_without_the_name_of_a_parameter_do_not_train_silently() -> None
         assert not any(
             "exporter kept no" in n for n in onnxgrad.training_step(_with_names(names), "mse").notes
         )
+
+
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+SOURCES = "pkg.onnxscript.optimizer.folded_from"
+
+
+@pytest.mark.parametrize(("first", "second"), [("W", ""), ("", "B"), ("W", "B"), ("", "")])
+def test_folded_values_are_weights_if_the_exporter_names_a_parameter(
+    first: str, second: str
+) -> None:
+    """torch lists the parameters, and the optimiser the values from which it computed a constant."""
+    model = _with_names({"first": "clone", "second": "val_26"})
+    listed = "\n".join(f"p_{n}: PARAMETER target='{n}'" for n in "WB")
+    model.graph.metadata_props.add(key=SIGNATURE, value=listed)
+    for name, source in (("clone", first), ("val_26", second)):
+        value = onnx.helper.make_tensor_value_info(name, 1, [3])
+        value.metadata_props.add(key=SOURCES, value=repr(sorted(["val_1", source or "val_2"])))
+        model.graph.value_info.append(value)
+    step = onnxgrad.training_step(model, "mse")
+    expected = {"W", "B", *(["clone"] if first else []), *(["val_26"] if second else [])}
+    assert set(onnxgrad.Trainer(step).parameters) == expected
+    assert not any("exporter kept no" in n for n in step.notes)
+    why = {w.name: w.why for w in onnxgrad.weights(model).left_out}
+    assert first or "the exporter made it from no parameter" in why["clone"]
+
+
+@pytest.mark.parametrize("called", ["(%linear, None)", "(%linear, %p_norm_weight)", ""])
+def test_a_constant_that_may_be_merged_with_a_parameter_is_judged_by_its_readers(
+    called: str,
+) -> None:
+    model = _with_names({"first": "clone", "second": "clone"})
+    model.graph.metadata_props.add(key=SIGNATURE, value="p_W: PARAMETER target='W'")
+    del model.graph.initializer[3]
+    value = onnx.helper.make_tensor_value_info("clone", 1, [3])
+    value.metadata_props.add(key=SOURCES, value="['val_2']")
+    model.graph.value_info.append(value)
+    for node in model.graph.node[1:3] if called else ():
+        node.metadata_props.add(key="pkg.torch.onnx.fx_node", value=called)
+    trained = onnxgrad.Trainer(onnxgrad.training_step(model, "mse", untie="off")).parameters
+    assert ("clone" in trained) == ("None" not in called)
+
+
+def test_constants_by_nodes_are_no_weights_beside_named_initializers() -> None:
+    """TorchScript writes parameters as initializers, and numbers of the forward pass as Constants."""
+    text = (
+        "g (float[N, 4] x) => (float[N, 3] logits) { a = Gemm (x, W, B) "
+        "c = Constant <value = float[3] {1, 2, 3}> () logits = Mul (a, c) }"
+    )
+    model = parse(text)
+    for name, array in {"W": W, "B": W[0]}.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    names = {n.output[0]: n for n in model.graph.node}
+    assert "c" in onnxgrad.Trainer(onnxgrad.training_step(model, "mse")).parameters
+    model.producer_name, names["a"].name = "pytorch", "/a/Gemm"
+    assert set(onnxgrad.Trainer(onnxgrad.training_step(model, "mse")).parameters) == {"W", "B"}

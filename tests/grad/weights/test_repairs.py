@@ -176,6 +176,100 @@ def test_copies_that_the_calls_name_as_one_parameter_are_tied() -> None:
         onnxgrad.train.export(model, {"one.weight": DEEP["two.weight"]})
 
 
+COPIES = """
+    e = Gather (embed, x)
+    h1 = MatMul (e, val_0)
+    n1 = LayerNormalization (h1, layers.0.norm.weight, layers.0.norm.bias)
+    h2 = MatMul (n1, val_0)
+    n2 = LayerNormalization (h2, layers.0.norm.weight, layers.0.norm.bias)
+    y = MatMul (n2, head)
+"""
+
+
+def called(*parameters: str) -> onnx.ModelProto:
+    """A default export of two layers; `parameters`: the modules that the calls of the products and
+    normalisations name, in order.
+    """
+    constants = {
+        "embed": TABLE, "head": TABLE.T, "val_0": DEEP["one.weight"],
+        "layers.0.norm.weight": np.ones(8), "layers.0.norm.bias": np.zeros(8),
+    }  # fmt: skip
+    model = language(constants, COPIES)
+    nodes = [n for n in model.graph.node if n.op_type in ("MatMul", "LayerNormalization")][:4]
+    around = ("layers.0.lin", "layers.0.norm", "layers.1.lin", "layers.1.norm")
+    for node, name, module in zip(nodes, parameters, around, strict=True):
+        leaves = ["weight", "bias"][: 1 if node.op_type == "MatMul" else 2]
+        args = ", ".join(f"%p_{name.replace('.', '_')}_{leaf}" for leaf in leaves)
+        call = f"call_function[target=aten.op](args = (%x, {args}))"
+        node.metadata_props.add(key="pkg.torch.onnx.fx_node", value=call)
+        scopes = repr(["", module.rpartition(".")[0], module, "op"])
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    return model
+
+
+LAYERS = ("layers.0.lin", "layers.0.norm", "layers.1.lin", "layers.1.norm")
+
+
+def test_copies_of_a_layer_train_by_themselves() -> None:
+    """nn.TransformerEncoder's layers start equal; embedding and head stay one parameter."""
+    model = called(*LAYERS)
+    step = step_of(model)
+    second = {"val_0.layers.1.lin.weight", "layers.1.norm.weight", "layers.1.norm.bias"}
+    assert trained_names(step) == {
+        "embed", "val_0", "layers.0.norm.weight", "layers.0.norm.bias", *second
+    }  # fmt: skip
+    assert "'val_0' stands for 2 parameters that start equal" in "\n".join(step.notes)
+    _, trainer = losses(step)
+    arrays = {t.name: numpy_helper.to_array(t) for t in trainer.export(model).graph.initializer}
+    assert not np.array_equal(arrays["val_0"], arrays["val_0.layers.1.lin.weight"])
+    assert np.array_equal(arrays["head"], arrays["embed"].T)
+    assert "val_0.layers.1.lin.weight" not in trained_names(step_of(model, untie="off"))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_one_layer_under_two_numbers_stays_one(first: int) -> None:
+    """nn.ModuleList([layer, layer]): the calls of both name the parameters alike, by either name."""
+    names = (f"layers.{first}.lin", f"layers.{first}.norm") * 2
+    step = step_of(called(*names))
+    assert trained_names(step) == {"embed", "val_0", "layers.0.norm.weight", "layers.0.norm.bias"}
+    assert not any("stands for" in n or "several layers" in n for n in step.notes)
+
+
+@pytest.mark.parametrize("second", ["proj", "layers.1.out", "layers.lin", "other.1.lin"])
+def test_equal_matrices_of_other_names_are_a_question(second: str) -> None:
+    step = step_of(called("layers.0.lin", "layers.0.norm", second, "layers.1.norm"))
+    assert "val_0" in trained_names(step)
+    assert not any(name.startswith("val_0.") for name in trained_names(step))
+    assert "several layers read 'val_0'" in "\n".join(step.notes)
+
+
+def test_torchscript_names_copies_by_identities() -> None:
+    """Merged vectors have the names of both parameters; a folded matrix has none, only its layers'."""
+    body = COPIES.replace("MatMul (n1, val_0)", "MatMul (n1, second)")
+    constants = {
+        "embed": TABLE, "head": TABLE.T, "layers.0.lin.weight": DEEP["one.weight"],
+        "layers.0.norm.weight": np.ones(8), "layers.0.norm.bias": np.zeros(8),
+    }  # fmt: skip
+    body = body.replace("val_0", "layers.0.lin.weight")
+    model = language(constants, f"second = Identity (layers.0.lin.weight) {body}")
+    model.producer_name = "pytorch"
+    products = [n for n in model.graph.node if n.op_type == "MatMul"]
+    for i, node in enumerate(products[:2]):
+        node.name = f"/layers.{i}/lin/MatMul"
+
+    def trained_as(name: str) -> Any:
+        named = onnx.ModelProto.FromString(model.SerializeToString())
+        for node in named.graph.node:
+            for names in (node.input, node.output):
+                names[:] = [name if n == "second" else n for n in names]
+        return step_of(named)
+
+    assert "layers.1.lin.weight" in trained_names(trained_as("layers.1.lin.weight"))
+    step = trained_as("onnx::MatMul_58")
+    assert not any("lin" in name for name in trained_names(step) - {"layers.0.lin.weight"})
+    assert "several layers read 'layers.0.lin.weight'" in "\n".join(step.notes)
+
+
 # ---- must not be repaired ------------------------------------------------------------------------
 
 
@@ -194,6 +288,11 @@ def test_whole_layers_that_are_shared_stay_shared() -> None:
     assert trained_names(step) == {"embed", "norm.weight", "norm.bias", "one.weight"}
     notes = "\n".join(step.notes)
     assert "several layers read 'norm.weight'" in notes and "untie=['norm.weight']" in notes
+    assert "or all theirs with untie=['*']" in notes
+    everything = trained_names(step_of(model, untie=["*"]))
+    assert everything == {
+        "embed", "norm.weight", "norm.weight.1", "norm.bias", "norm.bias.1", "one.weight"
+    }  # fmt: skip
     assert trained_names(step_of(model, untie=["norm.weight"])) == {
         "embed", "norm.weight", "norm.weight.1", "norm.bias", "one.weight"
     }  # fmt: skip
@@ -311,3 +410,19 @@ def test_the_command_says_it_and_inspect_too(
     assert main(["inspect", str(path), "--weights"]) == 0
     printed = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "'norm.weight' stands for 2 parameters" in printed and "--untie off" in printed
+
+
+def test_verbose_notes_list_all_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, names = tmp_path / "m.onnx", [f"s{i}.weight" for i in range(6)]
+    readers = [f"a{i} = Add (h, {n}) b{i} = Mul (a{i}, {n})" for i, n in enumerate(names)]
+    operands = ", ".join(f"b{i}" for i in range(6))
+    body = f"""h = MatMul (x, one.weight) {" ".join(readers)} s = Sum ({operands})
+        y = ReduceSum <keepdims = 0> (s)"""
+    constants = {"one.weight": trained(6, 6), **{n: trained(6) for n in names}}
+    onnx.save(model_of(body, constants), path)
+    for flags, shown in ((["-v"], 6), ([], 4)):
+        assert main(["inspect", str(path), "--weights", *flags]) == 0
+        printed = re.sub(r"\s+", " ", capsys.readouterr().out)
+        (note,) = re.findall(r"several layers read (.*?): if", printed)
+        assert note.count("'s") == shown and ("more" in note) == (shown < 6)
+    assert "--untie '*'" in printed
