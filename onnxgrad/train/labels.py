@@ -71,7 +71,7 @@ class Labels:
         floats = [v for v in outputs if is_float(v) and v.name not in of_loss]
         self.outputs = {v.name: v.shape for v in floats if v.shape != ()}
         self._quiet = quiet
-        self._noted: set[str] = set()
+        self._noted: set[tuple[str, str]] = set()
 
     def fitted(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns a batch in which integers and booleans have become the floats of a loss, and
@@ -97,7 +97,8 @@ class Labels:
             return array
         wanted = fed.shape
         if wanted is None or _fits(array.shape, wanted):
-            self._note(f"'{fed.name}' of the data is {array.dtype}, and is cast to {fed.dtype}")
+            words = f"'{fed.name}' of the data is {array.dtype}, and is cast to {fed.dtype}"
+            self._note(words, (fed.name, "dtype"))
         elif len(wanted) > 1 and _fits(array.shape, wanted[:-1]):
             raise InputError(
                 f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step requires "
@@ -132,7 +133,8 @@ class Labels:
             return array
         self._note(
             f"'{fed.name}' of the data is of shape {_listed(array.shape)}, and is read as "
-            f"{_listed(wanted)}"
+            f"{_listed(wanted)}",
+            (fed.name, "shape"),
         )
         return found
 
@@ -153,9 +155,10 @@ class Labels:
                     + option("--loss 'cross_entropy{axis=-1}'", "train.CrossEntropy(axis=-1)")
                 )
 
-    def _note(self, words: str) -> None:
-        if words not in self._noted and not self._quiet:
-            self._noted.add(words)
+    def _note(self, words: str, change: tuple[str, str]) -> None:
+        """Warns about a change of labels, the first time that it occurs."""
+        if change not in self._noted and not self._quiet:
+            self._noted.add(change)
             warnings.warn(words, RunWarning, stacklevel=2)
 
 

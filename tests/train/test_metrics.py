@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.train import MSE, SGD, SequenceCrossEntropy, Trainer, training_step
@@ -270,6 +271,13 @@ def test_the_loss_gives_target_and_threshold(target: str) -> None:
         assert {k: measured[k] for k in expected} == pytest.approx(expected, rel=1e-6)
     with pytest.raises(InputError, match="confusion is a table, not a number: `fit` reports it"):
         own.evaluate(data, metrics=["confusion"])
+    table = Confusion(target=target, threshold=0).of(own.predict(data), data).tolist()
+    assert table == [[40 - tp - fp - fn, fp], [fn, tp]]
+    done = onnxgrad.fit(
+        logit_model(), data, loss=text, rate=0.0, validation=data, measure=["confusion"],
+        report=True,
+    )  # fmt: skip
+    assert done.confusion == {"confusion": table}
 
 
 def test_a_threshold_is_not_guessed_for_probabilities() -> None:
