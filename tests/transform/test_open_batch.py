@@ -163,13 +163,13 @@ def test_weights_stay() -> None:
 def test_recurrent_operators_have_the_batch_on_axis_1(name: str) -> None:
     """The sequence is on axis 0, also if it has one step; initial states and lengths follow."""
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[name]
-    text = f"""g (float[S,1,2] x, int32[1] lens, float[1,1,3] h) => (float[S,1,1,3] y) {{
+    text = f"""g (float[STEPS,1,2] x, int32[1] lens, float[1,1,3] h) => (float[STEPS,1,1,3] y) {{
         y = {name} <hidden_size = 3> (x, w, r, , lens, h) }}"""
     rng = np.random.default_rng(0)
     shapes = {"w": (1, 3 * gates, 2), "r": (1, 3 * gates, 3)}
     weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     for steps in (5, 1):
-        made = model_of(text.replace("S", str(steps)), weights)
+        made = model_of(text.replace("STEPS", str(steps)), weights)
         done = onnxgrad.open_batch(made)  # proved row by row
         types = [str(v.type) for v in load_own(done).main.inputs]
         assert types == [f"f32[{steps},batch,2]", "i32[batch]", "f32[1,batch,3]"]
