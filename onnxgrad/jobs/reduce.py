@@ -20,7 +20,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declarations import ReduceOptions
 from onnxgrad.limits import SECONDS, limited
 from onnxgrad.results import Plain
-from onnxgrad.verify.reducing.reduce import Command, Interesting, Reduction, reduce
+from onnxgrad.verify.reducing.reduce import Command, Interesting, Reduction, Server, reduce
 
 Check: TypeAlias = Callable[[ModelProto], bool] | str | Sequence[str]
 
@@ -49,11 +49,13 @@ def smallest(
     name: str = "the model",
     statuses: Collection[int] | None = None,
     on_step: Callable[[str, ModelProto, int], None] | None = None,
+    server: Sequence[str] | None = None,
 ) -> Reduction:
     """Reduces a model, called `name`, as long as the check fails. At the deadline, returns the
     smallest model so far; a running check may finish.
 
-    `statuses`: the exit codes of a command that count as failures, if the options name none. Raises
+    `statuses`: the exit codes of a command that count as failures, if the options name none.
+    `server`: the command line of a `Server`, if the check is a command of this program. Raises
     InputError if the check does not fail on the model itself, or its command cannot be run.
     """
     seconds = SECONDS if options.timeout is None else options.timeout
@@ -62,8 +64,13 @@ def smallest(
         tempfile.TemporaryDirectory(prefix="onnxgrad-") as scratch,
     ):
         given = model if isinstance(model, ModelProto) else to_proto(load_own(model), weights=True)
-        fails = _fails(check, options, Path(scratch), (given, name, statuses))
-        return reduce(given, fails, seconds=seconds, on_step=on_step)
+        served = None if server is None else Server(server, Path(scratch))
+        try:
+            fails = _fails(check, options, Path(scratch), (given, name, statuses), served)
+            return reduce(given, fails, seconds=seconds, on_step=on_step)
+        finally:
+            if served is not None:
+                served.close()
 
 
 def _fails(
@@ -71,6 +78,7 @@ def _fails(
     options: ReduceOptions,
     scratch: Path,
     original: tuple[ModelProto, str, Collection[int] | None],
+    server: Server | None = None,
 ) -> Interesting:
     """Returns a function that returns whether a candidate still fails."""
     if callable(check):
@@ -79,7 +87,9 @@ def _fails(
             raise InputError(f"{original[1]}: the check must fail on it: it returns false")
         return lambda candidate: bool(asked(deepcopy(candidate)))
     words = words_of(check) if isinstance(check, str) else list(check)
-    command = Command(words, scratch, options.interesting_exit, options.says, options.check_timeout)
+    command = Command(
+        words, scratch, options.interesting_exit, options.says, options.check_timeout, server
+    )
     return command.on_original(*original).fails
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
 import tempfile
 from pathlib import Path
 
 import onnx
 from onnx import ModelProto
 
+from onnxgrad.cli.app import main
 from onnxgrad.cli.models import read
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import write_model
@@ -51,20 +55,38 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 name=args.model,
                 statuses=None if args.fails is None else _FAILURES,
                 on_step=on_step,
+                server=None if args.fails is None else python_command(_SERVE, package=True),
             )
     write_model(load(found.model), target, out)
     _show(args, out, model, found)
     return 0
 
 
-_MAIN = "from onnxgrad.__main__ import main; sys.exit(main())"
+_SERVE = "from onnxgrad.cli.commands.reduce import serve; serve(sys.argv[1])"
+
+
+def serve(printed: str) -> None:
+    """Runs the commands of stdin, one line of JSON each: their output goes to the file `printed`,
+    their exit codes to stdout.
+    """
+    lines, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    nothing, output = os.open(os.devnull, os.O_RDONLY), os.open(printed, os.O_RDWR | os.O_CREAT)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for line in lines:
+        os.ftruncate(output, 0)
+        os.lseek(output, 0, os.SEEK_SET)
+        code = main(json.loads(line))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        print(code, file=answers, flush=True)
 
 
 def _own(words: list[str], scratch: Path) -> list[str]:
     """Returns a command of this program, completed so that it runs on a candidate alone."""
-    command = python_command(_MAIN, *words, package=True)
     writes = words[0] in ("optimize", "grad") and not {"-o", "--output", "--dry-run"} & set(words)
-    return [*command, "-o", str(scratch / "result.onnx")] if writes else command
+    return [*words, "-o", str(scratch / "result.onnx")] if writes else words
 
 
 def _show(args: argparse.Namespace, out: Output, before: onnx.ModelProto, found: Reduction) -> None:

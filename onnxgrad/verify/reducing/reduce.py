@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import os
+import select
 import signal
 import subprocess
 import time
@@ -191,6 +193,55 @@ def _digest(model: ModelProto) -> bytes:
     return hashlib.blake2b(model.SerializeToString(deterministic=True), digest_size=16).digest()
 
 
+class Server:
+    """A process that runs commands of this program one after another, so that they share its
+    imports and its children. `start` is its command line. It starts again after a crash or if a
+    command takes too long. Close it at the end.
+    """
+
+    def __init__(self, start: Sequence[str], folder: Path) -> None:
+        self._start, self._printed = start, folder / "printed"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, words: Sequence[str], timeout: float) -> tuple[int | None, str]:
+        """Returns (exit status, output), as `Command.run`."""
+        process = self._process
+        if process is None:
+            process = self._process = subprocess.Popen(
+                [*self._start, str(self._printed)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(words).encode() + b"\n")
+            process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], timeout)
+        if not ready:
+            self.close()
+            return None, ""
+        line = process.stdout.readline()
+        printed = self._printed.read_bytes() if self._printed.exists() else b""
+        if line:
+            code = int(line)
+        else:
+            code = process.wait()
+            self.close()
+        return (128 - code if code < 0 else code), printed.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Ends the process and all processes that it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with process, contextlib.suppress(BrokenPipeError):
+            process.wait()
+
+
 @dataclass(frozen=True)
 class Command:
     """A check by a command that runs without a shell. `words` are its words; `{}` stands for the
@@ -206,6 +257,7 @@ class Command:
     status: int | None = None
     says: str = ""
     timeout: float = 60.0
+    server: Server | None = None  # runs the words, if they are a command of this program
 
     def fails(self, model: ModelProto) -> bool:
         """Returns whether the model fails. Raises InputError if the command cannot be run."""
@@ -242,6 +294,9 @@ class Command:
         words = [w.replace("{}", str(path)) for w in self.words]
         if words == list(self.words):
             words.append(str(path))
+        limit = min(self.timeout, current().left())
+        if self.server is not None:
+            return self.server.run(words, limit)
         try:
             process = subprocess.Popen(
                 words,
@@ -255,7 +310,7 @@ class Command:
             raise InputError(f"--check: cannot run {words[0]}: {reason}") from error
         with process:
             try:
-                printed, _ = process.communicate(timeout=min(self.timeout, current().left()))
+                printed, _ = process.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
                 return None, ""
             finally:

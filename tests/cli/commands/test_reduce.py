@@ -123,3 +123,42 @@ def test_a_command_of_ours(run: Run, tmp_path: Path) -> None:
     done = run("reduce", path, "--fails", "optimize", "-o", out)
     assert done.code == 0, done.err
     assert [n.op_type for n in onnx.load(out).graph.node] == ["Sqrt"]
+
+
+PLUGIN = '''"""Notes the process of each trial, and dies of a signal where there is an Erf."""
+import os
+from onnxgrad import P, capture, rewrite
+
+with open({log!r}, "a") as file:
+    print(os.getpid(), file=file)
+x = capture("x")
+
+
+@rewrite(P.Tanh(x))
+def tanh_is_nothing(x):
+    """Tanh(x) = x"""
+    return x
+
+
+@rewrite(P.Erf(x))
+def crashes(x):
+    """Erf(x) = crash"""
+    os.kill(os.getpid(), 9)
+'''
+
+
+@pytest.mark.slow
+def test_one_process_serves_all_trials_of_a_command_of_ours(run: Run, tmp_path: Path) -> None:
+    path, out, log = tmp_path / "m.onnx", tmp_path / "out.onnx", tmp_path / "log"
+    (tmp_path / "wrong.py").write_text(PLUGIN.replace("{log!r}", repr(str(log))))
+    steps = "a = Neg (x) b = Sin (a) c = Neg (b) d = Tanh (c) e = Sin (d) y = Neg (e)"
+    onnx.save(parse(f"g (float[N,3] x) => (float[N,3] y) {{ {steps} }}"), path)
+    check = f"optimize --plugin {tmp_path / 'wrong.py'}"
+    done = run("reduce", path, "--fails", check, "-o", out)
+    assert done.code == 0, done.err
+    assert [n.op_type for n in onnx.load(out).graph.node] == ["Tanh"]
+    processes = log.read_text().split()
+    assert len(processes) > 3 and len({*processes}) == 1
+    onnx.save(parse("g (float[N,3] x) => (float[N,3] y) { a = Neg (x) y = Erf (a) }"), path)
+    died = run("reduce", path, "--fails", check, "--interesting-exit", "137", "-o", out)
+    assert died.code == 0 and [n.op_type for n in onnx.load(out).graph.node] == ["Erf"]
