@@ -77,6 +77,7 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/edit.py", "onnxgrad.transform.inference_mode.described"),
     ("jobs/edit.py", "onnxgrad.transform.inference_mode.in_training_mode"),
     ("jobs/edit.py", "onnxgrad.transform.inference_mode.to_inference"),
+    ("jobs/optimize.py", "onnxgrad.transform.inference_mode.in_training_mode"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_bound"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),
     ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_batch"),

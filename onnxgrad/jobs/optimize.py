@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from onnxgrad.errors import NotProved, OnnxgradError
-from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.load import ModelLike, load, proto_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.declarations import OptimizeOptions
@@ -94,6 +94,8 @@ class Job:
             pipeline = with_large(pipeline, model, proof)
         if options.fix_dims:
             model = fixed(model, options.fix_dims)
+        if options.preset == "inference" and options.passes is None and _trains(model):
+            options = options.having(before={**(options.before or {}), "mode": "inference"})
         if options.join or options.before or options.lift is not False:
             outcome.given = load(model)
             self._check(outcome, outcome.given)
@@ -166,6 +168,13 @@ def optimize(
     if recipe is not None:
         options = recipe.options(outcome.model, options)
     return Job.of(options, hooks or Hooks(), recipe, outcome.model).run(model, outcome)
+
+
+def _trains(model: ModelLike) -> bool:
+    """Whether a BatchNormalization or a Dropout of the model is in training mode."""
+    from onnxgrad.transform.inference_mode import in_training_mode  # for one preset
+
+    return bool(in_training_mode(proto_of(model)[0]))
 
 
 def run_elsewhere(options: OptimizeOptions, outcome: Outcome) -> None:

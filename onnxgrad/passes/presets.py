@@ -169,7 +169,8 @@ DESCRIBED: dict[str, Preset] = {
         ),
     ),
     "inference": Preset(
-        "removes BatchNormalization and Dropout, folds scales into weights; products stay",
+        "removes BatchNormalization and Dropout, also those in training mode, folds scales into "
+        "weights; products stay",
         (*_CLEAN, *_RAISED, *_INFERENCE, _PRODUCTS[-1]),
     ),
     "canonical": Preset(

@@ -137,6 +137,19 @@ def test_a_wrong_switch_is_refused(monkeypatch: pytest.MonkeyPatch, free: tuple[
         onnxgrad.edit(in_training(15), mode="inference", free=free)
 
 
+def test_the_preset_for_inference_switches() -> None:
+    """Before its passes; other presets, and passes by name, leave the mode as it is."""
+    model = in_training(15, ", float[8] rm, float[8] old")
+    made = onnxgrad.optimize(model, preset="inference", before={"rename": {"logits": "scores"}})
+    assert [v.name for v in made.graph.output] == ["scores"]
+    assert [n.op_type for n in made.graph.node] == ["Gemm", "Gemm"]
+    expected = run(onnxgrad.edit(model, mode="inference"), {"x": rows(9)["x"]})["logits"]
+    np.testing.assert_allclose(run(made, {"x": rows(9)["x"]})["scores"], expected, atol=1e-5)
+    for other in ({}, {"passes": "remove-unused"}):
+        kept = onnxgrad.optimize(model, **other)
+        assert in_training_mode(kept) and len(kept.graph.output) == 3
+
+
 def test_a_model_that_draws_is_written_with_a_note(tmp_path: Path) -> None:
     """PyTorch's exporter writes a Dropout2d as a draw: no two runs are equal, so none are compared."""
     model = in_training(15)
