@@ -116,6 +116,16 @@ def test_rows_make_room_for_a_join() -> None:
     assert str(done.program.main.outputs[0].type) == "f32[2,batch,4]"
 
 
+def test_a_bias_along_the_rows_is_added_to_each_row() -> None:
+    """A FastGelu of all rows in a vector cannot add the bias of one row."""
+    model = parse(
+        """g (float[1,4] x) => (float[4] y) <float[4] b = {1, -1, 0.5, 2}> {
+          s = Constant <value_ints = [4]> () a = Reshape (x, s) y = com.microsoft.FastGelu (a, b) }"""
+    )
+    model.opset_import.add(domain="com.microsoft", version=1)
+    opened(model)
+
+
 def model_of(text: str) -> onnx.ModelProto:
     return parse(text.replace(" W {", f" {W} {{"))
 

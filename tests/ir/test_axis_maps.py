@@ -5,14 +5,17 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import onnx
 import pytest
 
+from onnxgrad.ir import axis_maps
 from onnxgrad.ir.axis_maps import OUTSIDE, axes, carried, is_mapped
 from onnxgrad.ir.load import load
 from onnxgrad.ir.types import Shape, TensorType
 from onnxgrad.verify.reference.evaluate import reference
 from tests.helpers import parse
 
+NEWEST = 28  # the newest opset whose operators are listed here
 # a node of inputs x, w, b; their shapes; the maps of the operands
 CASES: dict[str, tuple[str, list[tuple[int, ...]], list[tuple[int | None, ...] | None]]] = {
     "elementwise": ("Tanh (x)", [(2, 3)], [(0, 1)]),
@@ -105,6 +108,37 @@ def test_an_operator_outside_the_table_has_a_reason() -> None:
     (other,) = load(parse("g (float[2] x) => (y) { y = NonZero (x) }")).main.bindings
     assert is_mapped(tile) and axes(tile, 0) is None and OUTSIDE["Tile"]
     assert not is_mapped(other)
+
+
+# operators of ONNX without a map, which readers of the map refuse or know themselves, by reason
+UNMAPPED = {
+    "the result has as many elements as the values say": "Compress NonMaxSuppression NonZero StringSplit TfIdfVectorizer Unique",
+    "operands or results are sequences, optionals or graphs":
+        "ConcatFromSequence If Loop Optional OptionalGetElement OptionalHasElement Scan SequenceAt SequenceConstruct SequenceEmpty "
+        "SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence",
+    "it draws, or makes, numbers":
+        "Bernoulli BlackmanWindow EyeLike HammingWindow HannWindow ImageDecoder MelWeightMatrix Multinomial RandomNormal "
+        "RandomNormalLike RandomUniform RandomUniformLike",
+    "places are computed": "CenterCropPad Col2Im DeformConv MaxRoiPool MaxUnpool ReverseSequence RoiAlign Scatter TensorScatter",
+    "one scale for all elements": "ConvInteger DynamicQuantizeLinear MatMulInteger QLinearConv QLinearMatMul",
+    "axes of a transform or of matrices": "DFT Det STFT",
+    "a body of other operators stands for it":
+        "CausalConvWithState LinearAttention NegativeLogLikelihoodLoss RotaryEmbedding SoftmaxCrossEntropyLoss SwiGLU",
+    "bits or text": "BitCast RegexFullMatch StringConcat StringNormalizer",
+}  # fmt: skip
+
+
+def test_every_operator_of_onnx_has_a_map_or_a_reason() -> None:
+    first: dict[str, int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if not schema.domain:
+            first[schema.name] = min(first.get(schema.name, 99), schema.since_version)
+    known = {name for name, since in first.items() if since <= NEWEST}
+    unmapped = [name for names in UNMAPPED.values() for name in names.split()]
+    assert known - {*axis_maps._RULES, *OUTSIDE} <= {*unmapped}
+    assert len({*unmapped}) == len(unmapped) and {*unmapped}.isdisjoint(
+        {*axis_maps._RULES, *OUTSIDE}
+    )
 
 
 @pytest.mark.parametrize(
