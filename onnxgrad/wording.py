@@ -58,6 +58,7 @@ _PACKAGES = {
     "gpu": "'onnxruntime-gpu[cuda,cudnn]'",
     "train": "safetensors",
     "plot": "matplotlib",
+    "tensorboard": "tensorboardX",
     "mpi": "mpi4py mpich",
     "dask": "distributed",
 }

@@ -81,7 +81,19 @@ def test_base_dependencies_bring_no_onnxruntime(pyproject: dict[str, Any]) -> No
 
 def test_extras(pyproject: dict[str, Any]) -> None:
     extras = pyproject["project"]["optional-dependencies"]
-    others = {"train", "plot", "mpi", "dask", "onnxscript", "olive", "test", "dev", "docs", "peers"}
+    others = {
+        "train",
+        "plot",
+        "tensorboard",
+        "mpi",
+        "dask",
+        "onnxscript",
+        "olive",
+        "test",
+        "dev",
+        "docs",
+        "peers",
+    }
     assert set(extras) == {"cpu", "gpu"} | others
     assert {name_of(r) for r in extras["cpu"]} == {"onnxruntime"}
     assert {name_of(r) for r in extras["gpu"]} == {"onnxruntime-gpu"} and all(

@@ -7,6 +7,9 @@ import io
 import json
 import math
 import os
+import secrets
+import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +20,8 @@ from typing import Any, Literal, TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import opened_to_change, write_whole
 from onnxgrad.wording import install, option, printable_json
+
+TENSORBOARD = "tensorboard"  # as a log: event files in the folder of the run
 
 
 @dataclass(frozen=True)
@@ -152,8 +157,74 @@ class CsvLines(JsonLines):
         return int(first) >= step if first.isdigit() else line.startswith(b"step")
 
 
-def log_to(path: str | PathLike[str], results: Sequence[str]) -> JsonLines:
-    """Returns the callback for a log file: CSV if its name ends with .csv, else lines of JSON."""
+class EventFiles(JsonLines):
+    """A callback that writes event files for TensorBoard into a folder, up to each checkpoint. A
+    resumed run declares the steps after its checkpoint void. Raises InputError if tensorboardX is
+    not installed.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        super().__init__(path)
+        try:
+            import tensorboardX  # noqa: F401
+        except ImportError:
+            raise InputError(f"tensorboardX is not installed: {install('tensorboard')}") from None
+        self._writer: Any = None
+        self._from: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Writes what is buffered, because a checkpoint follows; 0: nothing will be cut."""
+        if self._writer is not None:
+            self._writer.flush()
+        return 0
+
+    def cut(self, size: int, step: int) -> None:
+        """Lets TensorBoard hide what a run wrote after this step, from which it resumes."""
+        self._from = step + 1
+
+    def __call__(self, event: Event) -> None:
+        """Adds the values. Raises InputError if the file cannot be made."""
+        found = {"loss": event.loss, "rate": event.rate, "gradient_norm": event.gradient_norm}
+        if event.evaluation is not None:
+            found = {f"held_out/{name}": x for name, x in event.evaluation.items()}
+        values = [{"tag": k, "simple_value": x} for k, x in found.items() if x is not None]
+        if self._writer is None:
+            self._open()
+        self._add_event(event.step, summary={"value": values})
+
+    def _open(self) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+
+        # two runs may begin in the second that the name has
+        prefix, suffix = os.path.join(self.path, "events"), f".{secrets.token_hex(4)}"
+        try:
+            self._writer = EventsWriter(prefix, suffix)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+        weakref.finalize(self, self._writer.close)
+        if self._from is not None:
+            self._add_event(self._from, session_log={"status": 1})  # START
+
+    def _add_event(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event as Record
+
+        self._writer.write_event(Record(wall_time=time.time(), step=step, **content))
+
+
+def log_to(
+    path: str | PathLike[str],
+    results: Sequence[str],
+    folder: str | PathLike[str] | None = None,
+) -> JsonLines:
+    """Returns the callback for a log file: event files in the folder if its name is `tensorboard`,
+    CSV if its name ends with .csv, else lines of JSON. Raises InputError.
+    """
+    if os.fspath(path) == TENSORBOARD:
+        if folder is None:
+            log, place = option("--log", "log="), option("--folder DIR", "folder")
+            raise InputError(f"{log} {TENSORBOARD} needs a folder: pass {place}")
+        return EventFiles(folder)
     if os.fspath(path).lower().endswith(".csv"):
         return CsvLines(path, results)
     return JsonLines(path)

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
@@ -88,6 +89,35 @@ def test_history_tells_steps_from_evaluations(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot` draws")
     history.plot(tmp_path / "loss.png")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_event_files(tmp_path: Path) -> None:
+    """A resumed run hides the steps after its checkpoint; nothing else of the folder changes."""
+    with pytest.raises(InputError, match="tensorboard needs a folder"):
+        log_to("tensorboard", [])
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2", reason="extra `tensorboard`")
+    for part in ("first", "second"):
+        (tmp_path / part).mkdir()
+        log = log_to("tensorboard", [], tmp_path / part)
+        if part == "second":
+            log.cut(0, 1)
+        for event in EVENTS[part == "second" :]:
+            log(event)
+        assert log.size == 0  # as before a checkpoint
+    seen = []
+    for path in sorted(tmp_path.glob("*/events.out.tfevents.*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):  # length, its checksum, an event, its checksum
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+            at += 16 + size
+            if event.HasField("session_log"):
+                seen.append(("start", event.step))
+            seen += [(v.tag, event.step, v.simple_value) for v in event.summary.value]
+    second = [("loss", 2, 1.0), ("rate", 2, np.float32(0.1))]
+    second += [("held_out/loss", 2, 1.5), ("held_out/accuracy", 2, 0.5)]
+    first = [("loss", 1, 2.0), ("rate", 1, np.float32(0.1))]
+    assert seen == [*first, *second, ("start", 2), *second]
 
 
 def test_patience() -> None:

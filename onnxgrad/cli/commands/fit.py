@@ -25,7 +25,7 @@ from onnxgrad.jobs.training.fit import FitHooks, FittingLoop, fit, is_folder
 from onnxgrad.report.parts import cell, heading
 from onnxgrad.report.training import batch_parts, fitted_parts, weight_parts
 from onnxgrad.train import Event
-from onnxgrad.train.callbacks import check_plotting
+from onnxgrad.train.callbacks import TENSORBOARD, check_plotting
 from onnxgrad.train.engines.processes import world
 from onnxgrad.verify.running.process_limits import bounding_us
 
@@ -59,9 +59,8 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     fitted = replace(fitted, output=args.output)
     if not fitted.leads:
         return 0
-    out.wrote(
-        args.plot, args.log if fitted.history.events else None, args.folder, *predict.values()
-    )
+    log = args.log if fitted.history.events and args.log != TENSORBOARD else None
+    out.wrote(args.plot, log, args.folder, *predict.values())
     out.show(heading(shown(args.model)), *fitted_parts(fitted, out.verbose))
     out.show(*(cell(f"note: {note}") for note in fitted.notes[fitted.of_step :]))
     if args.output is None and args.folder is None and not predict:

@@ -342,8 +342,9 @@ class Epochs(Batched, RestoreOptions):
     log: str | os.PathLike[str] | None = option(
         None,
         "append a line of JSON for each step, or a CSV row if FILE ends with .csv, with the norm "
-        "of the gradients if --clip-norm or --metric gradient_norm is set",
-        metavar="FILE",
+        "of the gradients if --clip-norm or --metric gradient_norm is set; tensorboard: event "
+        "files in --folder",
+        metavar="FILE|tensorboard",
         file="write",
     )
 

@@ -192,7 +192,8 @@ class TrainingLoop(HeldValues):
         self._facts["length"] = end
         self._log = None
         if self._engine.leads and options.log is not None:
-            self._log = log_to(options.log, ["loss", *metrics] if validation is not None else [])
+            results = ["loss", *metrics] if validation is not None else []
+            self._log = log_to(options.log, results, folder)
         self._take_up(place, options)
         self._measure(source)
         give_back(self.task.manifest.elements)  # the initial values, unless the caller holds them
