@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, OptimizeOptions
 from onnxgrad.jobs.extract import remove_what_served
 from onnxgrad.jobs.fixed_dims import fix, sizes_bound
 from onnxgrad.jobs.join import join
-from onnxgrad.jobs.kinds import of_known
+from onnxgrad.jobs.kinds import names_among, of_known
 from onnxgrad.jobs.lift import lift, matching, named_inputs, with_inputs
 from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
@@ -270,10 +270,11 @@ def _bind(program: Program, name: str, array: Array) -> None:
     block.touch()
 
 
-def _drop(program: Program, names: Iterable[str]) -> None:
+def _drop(program: Program, names: str | Sequence[str]) -> None:
     """Removes outputs, and the nodes, weights and functions that only they need."""
     block = program.main
     outputs = {v.name: v for v in block.outputs}
+    names = names_among(names, outputs, "drop_output")
     for name in dict.fromkeys(names):
         if name not in outputs:
             where = option(f"--drop-output {name}", f"drop_output={name!r}")

@@ -20,11 +20,10 @@ from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.kinds import with_commas
+from onnxgrad.jobs.kinds import names_among
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import ExtractOptions
-from onnxgrad.options import several
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, run
@@ -85,7 +84,7 @@ def extracted(
 
 
 def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[Var]:
-    names = with_commas(several(given, f"{what}s"), values)
+    names = names_among(given, values, f"{what}s")
     if len(set(names)) < len(names):
         raise InputError(f"{what} '{max(names, key=list(names).count)}' is requested twice")
     for name in names:

@@ -31,11 +31,10 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import Digests, outside
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.jobs.fixed_dims import fix
-from onnxgrad.jobs.kinds import of_known
+from onnxgrad.jobs.kinds import names_among, of_known
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import JoinOptions
-from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import convert, hide_weight_inputs
 from onnxgrad.verify.feeds.dims import required_inputs, roles
 from onnxgrad.wording import option, perhaps
@@ -194,7 +193,8 @@ def _fit(mine: Type | None, theirs: Type | None) -> bool:
 
 def _kept_outputs(graph: GraphProto, links: Mapping[str, str], wanted: Sequence[str]) -> list[str]:
     outputs, read = [v.name for v in graph.output], {*links.values()}
-    for name in several(wanted, "keep_output"):
+    wanted = names_among(wanted, outputs, "keep_output")
+    for name in wanted:
         if name not in outputs:
             where = option(f"--keep-output {name}", f"keep_output={name!r}")
             raise InputError(f"{where}: A has no output of this name{perhaps(name, outputs, 3)}")

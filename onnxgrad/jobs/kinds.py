@@ -63,6 +63,18 @@ def with_commas(words: Sequence[str], known: Collection[str]) -> tuple[str, ...]
     return tuple(found)
 
 
+def names_among(given: str | Sequence[str], known: Collection[str], where: str) -> tuple[str, ...]:
+    """Returns the names of an option: each text is a known name, or several separated by commas, of
+    which a known name may contain some. Raises InputError.
+    """
+    parts = [
+        part
+        for name in several(given, where)
+        for part in ([name] if name in known else [p.strip() for p in name.split(",") if p.strip()])
+    ]
+    return with_commas(parts, known)
+
+
 class _Axes(Commas):
     """Names separated by commas, of which some have an axis, as in x=1,y."""
 

@@ -24,10 +24,10 @@ from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.extract import extracted, remove_what_served
 from onnxgrad.jobs.inspection.operator_costs import flops
+from onnxgrad.jobs.kinds import names_among
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import LiftOptions
-from onnxgrad.options import several
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.wording import option, perhaps
 
@@ -249,7 +249,7 @@ def matching(known: Collection[str], given: Sequence[str], flag: str, what: str)
     name matches nothing.
     """
     found: dict[str, None] = {}
-    for name in several(given, flag):
+    for name in names_among(given, known, flag):
         met = [name] if name in known else [n for n in known if fnmatchcase(n, name)]
         if not met:
             where, hint = option(f"--{flag} {name}", f"{flag}={name!r}"), perhaps(name, known, 3)
@@ -275,8 +275,9 @@ def with_inputs(program: Program, weights: Sequence[str]) -> Program:
 
 def named_inputs(program: Program, weights: bool | str | Sequence[str]) -> list[str]:
     """Returns the inputs that match names or globs, after `with_inputs`."""
-    globs = () if isinstance(weights, bool) else several(weights, "weights")
-    return [v.name for v in program.main.inputs if any(fnmatchcase(v.name, g) for g in globs)]
+    inputs = [v.name for v in program.main.inputs]
+    globs = () if isinstance(weights, bool) else names_among(weights, inputs, "weights")
+    return [name for name in inputs if any(name == g or fnmatchcase(name, g) for g in globs)]
 
 
 def _values(program: Program, names: Iterable[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import Files, sharing
-from onnxgrad.jobs.kinds import Sizes, with_commas
+from onnxgrad.jobs.kinds import Sizes, names_among
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.row_declarations import OpenBatchOptions, RowsProof, VmapOptions
@@ -84,13 +84,7 @@ def _names(program: Program, given: Sequence[str] | str | None) -> list[str] | N
     """Returns the names in a text or list: a value's own name, or several separated by commas."""
     if given is None:
         return None
-    known = {v.name for v in program.main.vars()}
-    parts = [
-        part
-        for name in several(given, "inputs")
-        for part in ([name] if name in known else name.split(","))
-    ]
-    return [*with_commas(parts, known)]
+    return [*names_among(given, {v.name for v in program.main.vars()}, "inputs")]
 
 
 def _proved_rows(program: Program, opened: Opened, options: RowsProof, hooks: Hooks) -> OpenedModel:
@@ -114,10 +108,8 @@ def _row_proof(
     dims: Sizes | None,
     feeds: Inputs | None,
 ) -> Report:
-    same, outputs = (
-        several(options.allow_same, "allow_same"),
-        [v.name for v in opened.program.main.outputs],
-    )
+    outputs = [v.name for v in opened.program.main.outputs]
+    same = names_among(options.allow_same, outputs, "allow_same")
     strange = [name for name in same if name not in outputs]
     if strange:
         flag = option("--allow-same", "allow_same:")

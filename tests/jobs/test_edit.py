@@ -409,3 +409,17 @@ def test_files_of_changes_lie_beside_the_recipe(tmp_path: Path) -> None:
     )
     made = onnxgrad.optimize(parse(ADAPTED), recipe=tmp_path / "sub" / "r.toml")
     assert interface(made) == (["x", "w", "a", "b"], ["u"])
+
+
+def test_names_with_commas_are_several_unless_a_value_has_the_name() -> None:
+    model = parse("""g (float[N,2] x) => (float[N,2] h, float[N,2] t, float[N,2] y)
+        <float[2] w = {1, 2}, float[2] v = {3, 4}> { h = Mul (x, w) t = Mul (h, v) y = Neg (t) }""")
+    assert interface(onnxgrad.edit(model, drop_output="h,t"))[1] == ["y"]
+    assert interface(onnxgrad.edit(model, free=["w, v"]))[0] == ["x", "w", "v"]
+    nodes = model.graph.node
+    model.graph.output[0].name = nodes[0].output[0] = nodes[1].input[0] = "h,t"
+    assert interface(onnxgrad.edit(model, drop_output="h,t"))[1] == ["t", "y"]
+    assert interface(onnxgrad.edit(model, drop_output=["h", "t", "t"]))[1] == ["y"]
+    joined = onnxgrad.join(model, parse("g (float[N,2] h) => (float[N,2] z) { z = Exp (h) }"),
+                           map={"h,t": "h"}, keep_output="h,t")  # fmt: skip
+    assert interface(joined)[1] == ["h,t", "t", "y", "z"]
