@@ -190,7 +190,7 @@ class Trainer(TrainingLoop):
 
     @from_keywords(Chosen)
     def deploy(self, path: str | PathLike[str], *, options: Chosen) -> None:
-        """Writes the model of `predict.onnx` with its trained weights, or with their moving
+        """Writes the model in inference with its trained weights, or with their moving
         averages, as initializers. The step suffices, and clients of the step format write the same
         bytes. Raises InputError if the model returns only its loss, and for a path that cannot be
         written.
