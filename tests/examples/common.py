@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad.train import Trainer
+from onnxgrad.train import Trainer, save_step, training_step
 from onnxgrad.train.export import KEY
+from onnxgrad.train.step_folder import DEPLOYED
 from scripts.examples.make_digits import batch
 from tests.helpers import ROOT
 
@@ -72,3 +73,30 @@ def said(model: onnx.ModelProto) -> object:
     (entry,) = [e for e in model.metadata_props if e.key == KEY]
     model.metadata_props.remove(entry)
     return json.loads(entry.value)
+
+
+def odd_step(folder: Path, ir_version: int = 8) -> Path:
+    """A step of a model with functions and metadata, a scalar and names that JSON must quote; its folder also has
+    what Python deploys, with the first values.
+    """
+    model = onnx.parser.parse_model(
+        f'<ir_version: {ir_version}, opset_import: ["" : 15, "own" : 1]> g (float[N,40] x) => (float[N,3] logits) '
+        "{ h = MatMul (x, w) logits = own.scaled (h, s, f) } "
+        '<domain: "own", opset_import: ["" : 15]> scaled (x, a, b) => (y) { c = Mul (x, a) y = Mul (c, b) }'
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in {"w": (40, 3), "s": (), "f": (3,)}.items():
+        value = np.asarray(rng.uniform(1, 2, shape), np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    names = {"w": 'größe "a\\b"/\u2028', "s": "s\t"}
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    for tensor in model.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for key in (KEY, "other"):
+        model.metadata_props.add(key=key, value="before")
+    step = training_step(model, "cross_entropy", wrt=list(names.values()))
+    save_step(step, folder)
+    Trainer(folder, threads=1).deploy(folder / DEPLOYED)
+    assert len(onnx.load(folder / DEPLOYED).functions) == 1
+    return folder

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxgrad.train.step_folder import VECTORS
-from tests.examples.common import CLIENT, EXAMPLES, need
+from onnxgrad.train.step_folder import DEPLOYED, VECTORS
+from tests.examples.common import CLIENT, EXAMPLES, need, odd_step
 
 pytestmark = pytest.mark.node
 
@@ -86,3 +86,22 @@ def test_the_packed_package_runs(tmp_path: Path) -> None:
     (tmp_path / "program.mjs").write_text(program)
     error, *kinds = json.loads(ran(tmp_path, "node", "program.mjs", VECTORS / "full"))
     assert error < 1e-5 and kinds == ["function"] * 3
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_the_model_to_deploy_has_the_same_bytes(tmp_path: Path, ir_version: int) -> None:
+    folder = odd_step(tmp_path / "step", ir_version)
+    program = f"""
+        import {{ readFile, writeFile }} from "node:fs/promises";
+        import {{ safetensors, withInitializers }} from "{CLIENT.as_uri()}/src/index.mjs";
+        import {{ ofModel, parse }} from "{CLIENT.as_uri()}/src/manifest.mjs";
+        const [, , folder] = process.argv;
+        const manifest = parse(await readFile(`${{folder}}/manifest.json`));
+        const {{ values }} = safetensors.read(await readFile(`${{folder}}/state.safetensors`));
+        const weights = new Map(ofModel(manifest).map(({{ name }}) => [name, values.get(name)]));
+        const predict = await readFile(`${{folder}}/predict.onnx`);
+        await writeFile(`${{folder}}/made`, withInitializers(predict, weights, {{ steps: 0 }}));
+    """
+    (tmp_path / "program.mjs").write_text(program)
+    ran(tmp_path, "node", "program.mjs", folder)
+    assert (folder / "made").read_bytes() == (folder / DEPLOYED).read_bytes()

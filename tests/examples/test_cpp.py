@@ -17,7 +17,8 @@ import onnxruntime
 import pytest
 
 from onnxgrad.train import Trainer, safetensors_file
-from onnxgrad.train.step_folder import VECTOR, VECTORS
+from onnxgrad.train.step_folder import DEPLOYED, VECTOR, VECTORS
+from tests.examples.common import odd_step
 from tests.helpers import ROOT
 
 CLIENT = ROOT / "scripts" / "clients" / "cpp"
@@ -120,3 +121,40 @@ def test_the_functions_that_it_uses_are_listed() -> None:
         "OrtGetApiBase",
         "GetApi",
     }
+
+
+@pytest.mark.slow
+def test_the_model_to_deploy_has_the_same_bytes(tmp_path: Path) -> None:
+    """This header needs no onnxruntime."""
+    text = """
+        #include <cstdio>
+        #include "onnx_weights.hpp"
+        using namespace onnxgrad;
+        int main(int, char** argv) {
+          try {
+            const std::filesystem::path folder = argv[1];
+            const Json manifest = Json::parse(read_file(folder / "manifest.json"));
+            const Arrays values = Safetensors::read(folder / "state.safetensors").arrays;
+            const std::string made =
+                with_initializers(read_file(folder / "predict.onnx"), manifest, values, 0);
+            std::ofstream(argv[2], std::ios::binary) << made;
+          } catch (const std::exception& error) {
+            std::fprintf(stderr, "%s", error.what());
+            return 2;
+          }
+        }
+    """
+    (tmp_path / "deploy.cpp").write_text(text)
+    program, made = tmp_path / "deploy", tmp_path / "m.onnx"
+    built = done(compiler(), *OPTIONS, "-I", CLIENT, tmp_path / "deploy.cpp", "-o", program)
+    assert built.returncode == 0, built.stderr
+    odd = [odd_step(tmp_path / str(version), version) for version in (3, 8)]
+    for folder in (*(VECTORS / name for name in ("plain", "full")), *odd):
+        ran = done(program, folder, made)
+        assert ran.returncode == 0, ran.stderr
+        assert made.read_bytes() == (folder / DEPLOYED).read_bytes()
+    broken = tmp_path / "broken"
+    shutil.copytree(VECTORS / "plain", broken)
+    (broken / "predict.onnx").write_bytes((broken / "predict.onnx").read_bytes()[:-3])
+    ran = done(program, broken, made)
+    assert (ran.returncode, ran.stderr) == (2, "the ONNX file ends too early")

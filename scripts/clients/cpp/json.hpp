@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -63,6 +64,8 @@ struct Json {
     std::string made = "\"";
     for (unsigned char c : text) {
       if (c == '"' || c == '\\') (made += '\\') += static_cast<char>(c);
+      else if (const char* at = c ? std::strchr("\bb\tt\nn\ff\rr", c) : nullptr; at && c < 0x20)
+        (made += '\\') += at[1];
       else if (c < 0x20) ((made += "\\u00") += digits[c >> 4]) += digits[c & 15];
       else made += static_cast<char>(c);
     }
