@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from onnxgrad.grad.weights.evidence import (
+    CONSTANT,
     Evidence,
     declared,
     evidence,
@@ -80,7 +81,8 @@ def decide(program: Program, candidates: Collection[Var]) -> dict[Var, Decision]
     for v in candidates:
         c = _Constant(v, fixed, evidence(v.name, scripted and v.initializer is not None))
         kind = exported.get(v.name, "")
-        if v.is_constant and v.initializer is None:
+        made = v.name not in exported and v.name.endswith(f".{CONSTANT}")
+        if made or (v.is_constant and v.initializer is None):
             kind = "CONSTANT" if keeps_names else kind
         elif kind == "CONSTANT" and _is_merged(v):
             kind = ""

@@ -92,6 +92,8 @@ def is_scripted(model: onnx.ModelProto) -> bool:
     )
 
 
+# the end of the name of a constant that `grad.weights.sharing` separates from a parameter
+CONSTANT = "constant"
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 # an entry of torch.export's list of parameters: the input, and the name in the network
 _LISTED = re.compile(r"\b(p_\w+)(?:: PARAMETER |'\), )target='([^']+)'")

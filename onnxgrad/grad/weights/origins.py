@@ -21,6 +21,8 @@ _CALL = "pkg.torch.onnx.fx_node"
 _RULE = "pkg.onnxscript.rewriter.rule_name"
 # the inputs of an exported program that are values of modules
 _INPUT = re.compile(r"%([pb]_\w+)")
+# a call of a normalisation that reads one value
+_PLAIN_NORM = re.compile(r"aten\.\w*norm\w*(\.\w+)?\]\(args = \(%\w+[^%]*\)")
 # names of normalisations; another module of one parameter may be a table that was read at constant
 # rows, which became an initializer, or the second name of a tied one
 _NORM = re.compile(r"norm|(\b|_)ln(\b|_|\d)", re.IGNORECASE)
@@ -54,6 +56,13 @@ def rules(b: Binding) -> str:
 def names_parameter(b: Binding) -> bool:
     """Whether the call from which torch.export made the node names a parameter."""
     return any(name.startswith("p_") for name in _INPUT.findall(_noted(b, _CALL)))
+
+
+def is_without_parameters(b: Binding) -> bool:
+    """Whether torch.export made the node from a normalisation of one value and of nothing else: its
+    ones and zeros are no parameters.
+    """
+    return _PLAIN_NORM.search(_noted(b, _CALL)) is not None
 
 
 def _noted(b: Binding, key: str) -> str:

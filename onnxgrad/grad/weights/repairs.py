@@ -19,6 +19,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.paths import edges, has_gradient, reaching
 from onnxgrad.grad.stops import Stop, find_stops
 from onnxgrad.grad.weights.copies import compare, find_copies, weights_of
+from onnxgrad.grad.weights.evidence import CONSTANT
 from onnxgrad.grad.weights.sharing import Findings, Place, find_merged
 from onnxgrad.grad.wrt import Wrt, find_wrt
 from onnxgrad.ir.emission.emit import emitting
@@ -129,8 +130,8 @@ def untie(
             parts = list(s.uses if s.unknown or not s.parts else s.parts)
         own = [_untied(program, p.name, s.weight.name, p.places) for p in parts]
         untied += own
-        if own:
-            notes.append(_untied_note(s.weight.name, [u.name for u in own]))
+        if new := [u.name for u in own if not u.name.endswith(f".{CONSTANT}")]:
+            notes.append(_untied_note(s.weight.name, new))
         if auto and not is_named and (s.unknown or len(parts) < len(s.parts)):
             doubtful.append(s.weight.name)
     if doubtful:

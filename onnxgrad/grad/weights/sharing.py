@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 from onnxgrad.grad.weights.copies import Copy, find_copies, product_readers, weights_of
 from onnxgrad.grad.weights.decision import decide
-from onnxgrad.grad.weights.evidence import is_uniform
+from onnxgrad.grad.weights.evidence import CONSTANT, is_uniform
 from onnxgrad.grad.weights.origins import (
     Origins,
     are_siblings,
+    is_without_parameters,
     parameter_name,
     rules,
     without_layer,
@@ -194,7 +195,8 @@ def _part_name(v: Var, own: Sequence[Use], number: int) -> str:
     name = own[0].name
     if name is None:
         return f"{v.name}.{number}"
-    return name if parameter_name(v.name) else f"{v.name}.{name}"
+    is_whole = parameter_name(v.name) or name.startswith(f"{v.name}.")
+    return name if is_whole else f"{v.name}.{name}"
 
 
 def _are_siblings(kept: Sequence[Use], own: Sequence[Use]) -> bool:
@@ -236,6 +238,9 @@ class _Layers:
                     continue
                 by = Reader(v, b, slot)
                 role = self._role(by)
+                if role and name is None and is_without_parameters(b):
+                    yield Use(there, role, CONSTANT, f"{v.name}.{CONSTANT}", is_exact=True)
+                    continue
                 known = name or (self.origins.called(b, role) if role else None)
                 is_exact = known is not None
                 if role and known is None:
