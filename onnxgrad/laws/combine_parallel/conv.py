@@ -15,7 +15,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.combine_parallel.merging import concat, known_size, split
+from onnxgrad.laws.combine_parallel.merging import INT8, concat, is_int8, known_size, split
 from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline, decline_if
@@ -85,6 +85,7 @@ def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline:
     window and groups, and may differ in the number of output channels. May decline.
     """
     decline_if(root.has_refs, "an attribute is that of the enclosing function")
+    decline_if(is_int8(root), INT8)
     slides = window(root)
     if slides is None or not w.dtype or w.shape is None:
         return decline("the kernel's size is unknown")

@@ -14,7 +14,9 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.merging import (
+    INT8,
     concat,
+    is_int8,
     known_size,
     reason_not_to_merge,
     reason_not_to_split,
@@ -37,6 +39,7 @@ def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
     """The key of a Gemm: branches with equal keys may be combined. They share the left operand,
     dtype, scalars, transpositions and inner size, and their biases are rows. May decline.
     """
+    decline_if(is_int8(root), INT8)
     if w.shape is None or len(w.shape) != 2 or not w.dtype:
         return decline("the right operand's shape is unknown")
     k = w.shape[1 if root.attr("transB") else 0]

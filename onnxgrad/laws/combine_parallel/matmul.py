@@ -10,7 +10,9 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.combine_parallel.merging import (
+    INT8,
     concat,
+    is_int8,
     is_narrow,
     known_size,
     reason_not_to_merge,
@@ -31,6 +33,7 @@ def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
     """The key of a MatMul: branches with equal keys may be combined. They share the left operand
     and the dtype, and their right operands differ in the last size only. May decline.
     """
+    decline_if(is_int8(root), INT8)
     if w.shape is None or not w.dtype:
         return decline("the right operand's rank is unknown")
     decline_if(len(w.shape) < 2, "the right operand has rank 1")
@@ -43,6 +46,7 @@ def _shares_right(x: Var, w: Var, root: Binding) -> Hashable | Decline:
     """The key of a MatMul: branches with equal keys may be combined. They share the right operand
     and the dtype, and their left operands differ in the last size but one only. May decline.
     """
+    decline_if(is_int8(root), INT8)
     if x.shape is None or not x.dtype:
         return decline("the left operand's rank is unknown")
     if len(x.shape) < 2 or w.rank is None or w.rank < 2:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Dim, element_count
@@ -119,6 +120,17 @@ def is_narrow(columns: Sequence[Dim], k: Dim, *, biased: bool) -> bool:
         return False
     widest = max(known)
     return widest <= 32 if biased else widest <= 8 and isinstance(k, int) and k >= 256
+
+
+INT8 = "onnxruntime fuses it and its DequantizeLinears to one int8 kernel, and not if merged"
+
+
+def is_int8(product: Binding) -> bool:
+    """Whether both operands are dequantised. A Split behind the merged product, and a Concat of its
+    weights, are not part of the pattern that onnxruntime fuses.
+    """
+    operands = [v.definition for v in product.inputs[:2] if v is not None]
+    return all(made is not None and made.is_op("DequantizeLinear") for made in operands)
 
 
 def reason_not_to_merge(

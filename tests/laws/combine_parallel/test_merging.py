@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import onnxgrad
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import load
 from onnxgrad.laws.combine_parallel.merging import (
@@ -117,3 +118,25 @@ def test_what_an_opset_cannot_split(
 ) -> None:
     found = reason_not_to_split(rank, sizes, opset)
     assert found is None if reason is None else found is not None and reason in found
+
+
+@pytest.mark.parametrize("name", ["MatMul", "Gemm", "Conv"])
+def test_products_that_onnxruntime_fuses_to_int8_stay_apart(name: str) -> None:
+    """Both operands are dequantised; a float beside an int8 weight is merged."""
+    size = "[4,4,1,1]" if name == "Conv" else "[4,4]"
+    given = "[1,4,5,5]" if name == "Conv" else "[3,4]"
+    text = f"""g (uint8{given} q, int8{size} v, int8{size} w) => (float y, float z)
+        <float s = {{0.5}}, uint8 a = {{128}}, int8 b = {{0}}> {{ x = DequantizeLinear (q, s, a)
+        f = DequantizeLinear (v, s, b)  g = DequantizeLinear (w, s, b)
+        m = {name} (x, f)  n = {name} (x, g)  y = ReduceSum (m)  z = ReduceSum (n) }}"""
+    passes = f"combine-parallel-{name.lower()}{{merge=always}}"
+    kept = onnxgrad.optimize(parse(text), passes=passes, explain=True, report=True)
+    assert [n.op_type for n in kept.model.graph.node].count(name) == 2
+    assert any("int8 kernel" in why for _, _, why in kept.near_misses)
+    floats = parse(
+        text.replace(f"uint8{given} q", f"float{given} x").replace(
+            "x = DequantizeLinear (q, s, a)", ""
+        )
+    )
+    merged = onnxgrad.optimize(floats, passes=passes)
+    assert [n.op_type for n in merged.graph.node].count(name) == 1
