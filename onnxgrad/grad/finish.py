@@ -57,6 +57,7 @@ def finish(task: Prepared) -> None:
         simplify(program, task.requested, task.forward)
         if task.request.form == "fast":
             transpose_once(block, task.forward)
+    transpose_integers(block, task.forward)
     drop_constants(block, task.weights)
     # remove functions if every call was opened; functions that nothing called before stay
     for key in set(task.functions) - reachable(program):
@@ -211,6 +212,29 @@ def transpose_once(block: BindingBlock, forward: Collection[Binding]) -> None:
             for b in products:
                 block.replace(b.out, op.MatMul(rows, b.operand(1)))
     block.remove_unused()
+
+
+def transpose_integers(block: BindingBlock, forward: Collection[Binding]) -> None:
+    """Replaces Transpose(DequantizeLinear(q)) of the backward part by DequantizeLinear(
+    Transpose(q)).
+
+    From opset 21 on, onnxruntime (1.31, 1.32) writes the former with a type of integers that
+    contradicts the zero point where it turns int8 into uint8, and does not load the model.
+    """
+    for b in [b for b in block.walk() if b.is_op("Transpose") and b not in forward]:
+        back = b.inputs[0].definition if b.inputs[0] is not None else None
+        if back is None or not back.is_op("DequantizeLinear") or back.attr("block_size"):
+            continue
+        q, perm = back.inputs[0], b.attr("perm")
+        if q is None or q.dtype != TensorProto.INT8 or perm is None:
+            continue
+        axis = back.attr("axis")
+        axis = perm.index((1 if axis is None else axis) % len(perm)) if len(perm) > 1 else axis
+        with emitting(b.block, share=True, sources=(b,), made_by="gradient"):
+            turned = op.Transpose(q, perm=perm)
+            floats = op.DequantizeLinear(turned, back.inputs[1], back.operand(2), axis=axis)
+        b.block.replace(b.out, floats)
+        b.block.remove_unused([b])
 
 
 def _is_transposed_product(b: Binding) -> bool:

@@ -34,13 +34,14 @@ from onnxgrad.wording import option
 
 SHADOWED, STRAIGHT_THROUGH = "Shadowed", "StraightThrough"
 
-_BOUNDS: dict[int, tuple[int, int]] = {
+BOUNDS: dict[int, tuple[int, int]] = {
     TensorProto.INT4: (-8, 7),
     TensorProto.UINT4: (0, 15),
     TensorProto.INT8: (-128, 127),
     TensorProto.UINT8: (0, 255),
     TensorProto.INT16: (-(1 << 15), (1 << 15) - 1),
     TensorProto.UINT16: (0, (1 << 16) - 1),
+    TensorProto.INT32: (-(1 << 31), (1 << 31) - 1),
 }
 
 
@@ -54,12 +55,12 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
     """
     anchors = [*open_caches(program), *open_paths(program)]
     lstms = open_lstms(program)
-    pairs = [(b, q) for b in program.main.walk() if (q := _quantized(b)) is not None]
-    for back, q in pairs:
+    pairs = [(b, x) for b in program.main.walk() if (x := _quantized(b)) is not None]
+    for back, x in pairs:
         identity = insert_barrier(back.out)
-        x, scale = q.inputs[0], back.inputs[1]
+        scale = back.inputs[1]
         zero = back.operand(2)
-        low, high = _BOUNDS[back.inputs[0].dtype] if back.inputs[0] is not None else (0, 0)
+        low, high = BOUNDS[back.inputs[0].dtype] if back.inputs[0] is not None else (0, 0)
         with emitting(back.block, sources=(back,), made_by="straight_through"):
             passed = op.domain(INTERNAL).StraightThrough(
                 x,
@@ -76,23 +77,41 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
     return [*anchors, *(anchor for opened in lstms for anchor in opened)], len(pairs) + len(lstms)
 
 
-def _quantized(back: Binding) -> Binding | None:
-    """Returns the binding that quantised the operand of `back`, if the two are a pair."""
+def _quantized(back: Binding) -> Var | None:
+    """Returns the value that was quantised to the operand of `back`, if the two are a pair."""
     if back.op != "DequantizeLinear" or back.domain not in _DOMAINS or back.inputs[0] is None:
         return None
     q, scale = back.inputs[0].definition, back.inputs[1]
-    if q is None or q.domain != back.domain or q.op not in _ROUNDS or q.block is not back.block:
+    if q is None or q.domain != back.domain or q.block is not back.block:
         return None
-    if back.inputs[0].dtype not in _BOUNDS:
+    if back.inputs[0].dtype not in BOUNDS or scale is None or back.attr("block_size"):
         return None
-    if q.inputs[0] is None or scale is None or back.attr("block_size"):
+    if back.inputs[0].dtype == TensorProto.INT32:
+        return _rounded(q, scale)
+    if q.op not in _ROUNDS or q.inputs[0] is None:
         return None
     if q.op == "QuantizeLinear":
         per_tensor = scale.rank == 0 or scale.shape == (1,)
         per_channel = scale.rank == 1 and q.inputs[0].rank is not None
         if q.attr("axis") != back.attr("axis") or not (per_tensor or per_channel):
             return None
-    return q if _same_scale(q, back) else None
+    return q.inputs[0] if _same_scale(q, back) else None
+
+
+def _rounded(cast: Binding, scale: Var) -> Var | None:
+    """Returns x of Cast(Round(x / scale)): QuantizeLinear makes no integers of 32 bits."""
+    steps = cast
+    for name in ("Cast", "Round"):
+        v = steps.inputs[0] if steps.op == name else None
+        if v is None or v.definition is None:
+            return None
+        steps = v.definition
+    return steps.inputs[0] if steps.op == "Div" and _is_from(steps.inputs[1], scale) else None
+
+
+def _is_from(v: Var | None, scale: Var) -> bool:
+    shaped = None if v is None else v.definition
+    return v is scale or (shaped is not None and shaped.inputs[:1] == [scale])
 
 
 def same_value(a: Var | None, b: Var | None) -> bool:

@@ -135,7 +135,7 @@ class Request(Stopping, Checkpointing):
 
 @dataclass(frozen=True, kw_only=True)
 class Formulas(Declaration):
-    """The formulas of a gradient and their dtype."""
+    """The formulas of a gradient, and where it is an estimate."""
 
     title: ClassVar[str] = "gradient"
 
@@ -149,6 +149,11 @@ class Formulas(Declaration):
         "compute products of matrices and convolutions, and their gradients, in this dtype; all "
         "other values stay in float32 (training in float16: with --loss-scale)",
     )
+    ste: bool = option(
+        False,
+        "pass gradients straight through QuantizeLinear-DequantizeLinear pairs: an estimate, "
+        "which finite differences cannot check",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +163,6 @@ class GradientForm(Request, Formulas):
     title: ClassVar[str] = ""
 
     names: str = option("{}_grad", "names of the gradients (default: {}_grad)", metavar="PATTERN")
-    ste: bool = option(
-        False,
-        "pass gradients straight through QuantizeLinear-DequantizeLinear pairs: an estimate, "
-        "which finite differences cannot check",
-    )
     safe: bool = option(
         True,
         "keep NaN where an exporter wrote a function of PyTorch in parts: the root of a sum of "

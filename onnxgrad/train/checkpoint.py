@@ -140,7 +140,7 @@ _OF_AN_EPOCH = (
     "kind", "batch_size", "order", "arrays", "examples", "samples", "constants", "scale",
 )  # fmt: skip
 # `Manifest.options`
-_OF_STEP = ("batch_norm", "dropout", "autocast", "stop", "inputs_at", "standardize")
+_OF_STEP = ("batch_norm", "dropout", "autocast", "ste", "stop", "inputs_at", "standardize")
 _WORDS = {
     "optimizer": "optimiser",
     "formula": "formula of the loss",

@@ -35,6 +35,7 @@ from onnxgrad.ir.storage.atomic_files import discard, place_of, write_whole
 from onnxgrad.ir.storage.weights_in_file import own_data, pieces
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.options import known_keywords
+from onnxgrad.train.integer_weights import as_integers
 from onnxgrad.wording import option
 
 KEY = "onnxgrad.trained"
@@ -185,8 +186,10 @@ def with_weights(
     for name, t in copied.items():
         tensor = _the_one(held.get(name, []), name)
         _replace(tensor, name, t.of(values[t.name], tensor.dims), apart)
+    stored = {v.name: v for v in load_in_place(model).main.vars()}
     for name, value in values.items():
-        _replace(_the_one(held.get(name, []), name), name, value, apart)
+        tensor = _the_one(held.get(name, []), name)
+        _replace(tensor, name, as_integers(stored, name, value), apart)
     if too_many := sorted(set(changed_weights(before, proto)) - set(values) - set(copied)):
         raise InternalError(f"export changed '{too_many[0]}', which was not trained")
     keep(proto.metadata_props, lambda entry: entry.key != KEY)

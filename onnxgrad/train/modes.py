@@ -44,13 +44,15 @@ class Modes:
     batch_norm: "frozen" (normalise by running statistics, which do not change), "train" (normalise
     by the batch and update the running statistics), None (as each node in the file). dropout:
     "off", "train" with the ratios of the file, a ratio for all, None (as in the file). autocast:
-    the dtype of products, None for that of the file. form: the formulas of the gradient.
+    the dtype of products, None for that of the file. form: the formulas of the gradient. ste: pass
+    it straight through quantisations.
     """
 
     batch_norm: Literal["frozen", "train"] | None = None
     dropout: Literal["off", "train"] | float | None = None
     autocast: Narrow | None = None
     form: Form = "fast"
+    ste: bool = False
 
     def prepare(self, program: Program) -> Program:
         """Returns the program at an opset that has the training forms, with BatchNormalization and

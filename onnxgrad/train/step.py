@@ -33,6 +33,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.train.export import digest, inference_note
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
+from onnxgrad.train.integer_weights import open_integers
 from onnxgrad.train.losses import Place
 from onnxgrad.train.losses.adding import LossLike, emit_loss, loss_of
 from onnxgrad.train.losses.base import OLDEST_OPSET, Loss, OverBatch
@@ -104,6 +105,8 @@ def build_step(
     program = load_own(model, in_place=True)
     original, earlier = digest(program), inference_note(program)
     hide_weight_inputs(program, overridable=True)  # the step itself feeds the weights
+    if modes.ste:
+        open_integers(program)
     untied, doubts, notes = untie(program, ties.untie)
     before: set[str] = set()
     if inputs_at:
@@ -128,6 +131,7 @@ def build_step(
         replaced=True,
         detached=ahead.place.detached,
         form=modes.form,
+        ste=modes.ste,
     )
     if inputs_at:
         check_apart(found.adjoints, before, inputs_at)
@@ -148,6 +152,7 @@ def build_step(
         "batch_norm": modes.batch_norm,
         "dropout": modes.dropout,
         "autocast": modes.autocast,
+        "ste": "true" if modes.ste else None,
         "stop": ", ".join(found.stops),
         "inputs_at": ", ".join(inputs_at),
         OPTION: as_option(standardized),
@@ -291,9 +296,10 @@ def _with_update(
     values = {v.name: v for v in block.vars()}
     parameters = [values[name] for name in found.adjoints]
     if absent := [p.name for p in parameters if p.initializer is None]:
+        ste = option("--ste", "ste=True")
         raise InputError(
-            f"'{absent[0]}' is not a weight that the file holds as floating-point numbers: "
-            "leave it out of wrt"
+            f"'{absent[0]}' is not a weight that the file holds as floating-point numbers: leave "
+            f"it out of wrt; {ste} trains stored integers if they have one scale per tensor or axis"
         )
     adjoints = [values[name] for name in found.adjoints.values()]
     initial = {p.name: np.array(p.const) for p in parameters}

@@ -110,7 +110,11 @@ class Run(Protocol):
 
 
 def runner(files: Files, model: ModelProto, provider: str, threads: int = 1) -> tuple[Run, str]:
-    """Returns the function that runs `model` and its gradient, and a name for reports."""
+    """Returns the function that runs `model` and its gradient, and a name for reports.
+
+    Quantised models run as written: onnxruntime's optimisations compute parts of them in integers
+    and round a bias to the product of two scales, which is another function.
+    """
     try:
         if own_operators(model):
             open_session(files.runnable(model), provider=provider)
@@ -120,11 +124,18 @@ def runner(files: Files, model: ModelProto, provider: str, threads: int = 1) -> 
             raise
         return partial(_in_float64, files), f"in float64, as onnxruntime lacks {own}"
 
+    as_written = any(node.op_type in _QUANTIZED for node in every_node(model.graph.node))
+
     def run(
         model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
     ) -> dict[str, Any]:
         source = files.runnable(model)
-        return onnxruntime.run(source, feeds, outputs=outputs, provider=provider, threads=threads)
+        if as_written:  # callers open it with all optimisations, and it must load there
+            open_session(source, provider=provider, threads=threads)
+        return onnxruntime.run(
+            source, feeds, outputs=outputs, provider=provider, threads=threads,
+            optimize=not as_written,
+        )  # fmt: skip
 
     return run, provider
 
@@ -138,6 +149,7 @@ def _in_float64(
     return Float64(files.runnable(model)).run(feeds, outputs=outputs)
 
 
+_QUANTIZED = {"QuantizeLinear", "DequantizeLinear"}
 _FLOATS = {
     TensorProto.FLOAT,
     TensorProto.DOUBLE,

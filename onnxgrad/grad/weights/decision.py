@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 
 from onnxgrad.grad.weights.evidence import (
     CONSTANT,
@@ -31,6 +32,7 @@ from onnxgrad.grad.weights.readers import (
     FILTERS,
     NORM,
     OTHERS,
+    SCALE,
     TABLE,
     WEIGHTS,
     Reader,
@@ -147,7 +149,8 @@ def _decide(c: _Constant, exported: str) -> Decision:
         )
         for by in readers(c.v, c.fixed, _ENDS)
     ] or [_no("none of its readers passes a gradient")]
-    found = next((a for a in answers if a.is_weight), answers[0])
+    scale = (a for a in answers if a.why == SCALE)
+    found = next(chain(scale, (a for a in answers if a.is_weight)), answers[0])
     if not exported or found.is_weight == (exported == "PARAMETER"):
         return found
     if exported == "CONSTANT":

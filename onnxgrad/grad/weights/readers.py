@@ -78,7 +78,9 @@ def readers(v: Var, fixed: Collection[Var], ends: Collection[str]) -> Iterator[R
                 inside = _inside(b, slot)
                 if inside is not None:
                     follow([inside])
-                elif moves(b, slot) or _is_of_constants(b, read, fixed, ends):
+                elif moves(b, slot) or (
+                    slot not in OTHERS.get(b.op, ()) and _is_of_constants(b, read, fixed, ends)
+                ):
                     follow(list(b.outputs))
                 else:
                     yield Reader(read, b, slot)
@@ -157,6 +159,7 @@ WEIGHTS: Mapping[str, Mapping[int, str]] = {
     "CausalConvWithState": _FILTER,
 }  # fmt: skip
 
+SCALE = "scale of a quantisation"  # whatever else reads it, as the rounding of a bias does
 # the operands that are not weights, by operator
 OTHERS: Mapping[str, Mapping[int, str]] = {
     "BatchNormalization": {
@@ -168,10 +171,10 @@ OTHERS: Mapping[str, Mapping[int, str]] = {
     "Dropout": {1: "ratio of a Dropout"},
     "Pad": {2: "fill value of a Pad"},
     "OneHot": {2: "values of a OneHot"},
-    "QuantizeLinear": {1: "scale of a quantisation"},
-    "DequantizeLinear": {1: "scale of a quantisation"},
-    "StraightThrough": {1: "scale of a quantisation"},
-    "GatherBlockQuantized": {2: "scale of a quantisation"},
+    "QuantizeLinear": {1: SCALE},
+    "DequantizeLinear": {1: SCALE},
+    "StraightThrough": {1: SCALE},
+    "GatherBlockQuantized": {2: SCALE},
     "SoftmaxCrossEntropyLoss": {2: "class weights of a loss"},
     "NegativeLogLikelihoodLoss": {2: "class weights of a loss"},
     "STFT": {2: "window of an STFT"},

@@ -49,7 +49,7 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
         NORM in options.metrics or options.clip_norm is not None, options.accumulate,
         options.accumulate_by, average, scale, _object(options.schedule, SCHEDULES, "schedule"),
     )  # fmt: skip
-    modes = Modes(options.batch_norm, options.dropout, options.autocast, options.form)
+    modes = Modes(options.batch_norm, options.dropout, options.autocast, options.form, options.ste)
     step = build_step(
         model, options.loss, update, options.wrt, metrics=options.metrics, stop=options.stop,
         checkpoint=options.checkpoint, modes=modes, inputs_at=options.inputs_at,

@@ -241,3 +241,26 @@ def test_a_rule_that_is_wrong_for_dark_pixels_is_found() -> None:
     with temporary_rules():
         vjp("Abs", lambda g, y, x: g, replace=True)
         assert not check_gradient(model, "x").ok
+
+
+def test_a_quantised_model_is_checked_as_it_is_written() -> None:
+    """onnxruntime's optimisations round the bias c to the product of two scales: a fiftieth of the
+    gradient by v, which was called wrong.
+    """
+    quantised = parse(
+        """g (float[N,4] x) => (float[N,3] y)
+        <float xs = {0.05}, float ws = {0.1}, float hs = {0.05}, int8 z = {0}> {
+        xq = QuantizeLinear (x, xs, z)  xd = DequantizeLinear (xq, xs, z)
+        w = DequantizeLinear (wq, ws, z)  p = MatMul (xd, w)  a = Add (p, b)  h = Relu (a)
+        hq = QuantizeLinear (h, hs, z)  hd = DequantizeLinear (hq, hs, z)
+        v = DequantizeLinear (vq, ws, z)  r = MatMul (hd, v)  y = Add (r, c) }"""
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("wq", (4, 16)), ("vq", (16, 3))):
+        values = np.rint(5 * rng.standard_normal(shape)).astype(np.int8)
+        quantised.graph.initializer.append(numpy_helper.from_array(values, name))
+    for name, size in (("b", 16), ("c", 3)):
+        bias = rng.standard_normal(size).astype(np.float32)
+        quantised.graph.initializer.append(numpy_helper.from_array(bias, name))
+    report = check_gradient(quantised, ["v"], adjoint="input")
+    assert report.ok, str(report)
