@@ -17,7 +17,7 @@ from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.outcome import writing
 from onnxgrad.jobs.training import fit as driver
 from onnxgrad.jobs.training.declarations import (
-    Chosen,
+    DeployOptions,
     EvaluateOptions,
     ExportOptions,
     FitOptions,
@@ -188,8 +188,8 @@ class Trainer(TrainingLoop):
         """
         return self.exported(model, options)
 
-    @from_keywords(Chosen)
-    def deploy(self, path: str | PathLike[str], *, options: Chosen) -> None:
+    @from_keywords(DeployOptions)
+    def deploy(self, path: str | PathLike[str], *, options: DeployOptions) -> None:
         """Writes the model in inference with its trained weights, or with their moving
         averages, as initializers. The step suffices, and clients of the step format write the same
         bytes. Raises InputError if the model returns only its loss, and for a path that cannot be

@@ -407,6 +407,11 @@ class ExportOptions(Chosen, Deployment):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeployOptions(Chosen):
+    job: ClassVar[str] = "deploy"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictOptions(Batched, Chosen):
     job: ClassVar[str] = "predict"
 
