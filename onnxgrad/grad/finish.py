@@ -219,14 +219,17 @@ def transpose_integers(block: BindingBlock, forward: Collection[Binding]) -> Non
     Transpose(q)).
 
     From opset 21 on, onnxruntime (1.31, 1.32) writes the former with a type of integers that
-    contradicts the zero point where it turns int8 into uint8, and does not load the model.
+    contradicts the zero point where it turns int8 into uint8, and does not load the model. It
+    leaves stored integers as they are.
     """
+    if block.program.opset < 21:
+        return
     for b in [b for b in block.walk() if b.is_op("Transpose") and b not in forward]:
         back = b.inputs[0].definition if b.inputs[0] is not None else None
         if back is None or not back.is_op("DequantizeLinear") or back.attr("block_size"):
             continue
         q, perm = back.inputs[0], b.attr("perm")
-        if q is None or q.dtype != TensorProto.INT8 or perm is None:
+        if q is None or q.dtype != TensorProto.INT8 or q.is_constant or perm is None:
             continue
         axis = back.attr("axis")
         axis = perm.index((1 if axis is None else axis) % len(perm)) if len(perm) > 1 else axis

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from onnxgrad import gradient
 from onnxgrad.grad import differentiate
@@ -222,23 +223,23 @@ def test_a_number_of_a_rule_goes_into_what_makes_the_adjoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "axis"), [("float s = {0.05}", 1), ("float[4] s = {1, 2, 3, 4}", 1)]
+    ("scale", "zero"),
+    [("float s = {0.05}", "int8 z = {1}"), ("float[4] s = {1,2,3,4}", "int8[4] z = {1,0,2,1}")],
 )
 @pytest.mark.parametrize("opset", [20, 21, 23])
 def test_integers_are_transposed_before_they_are_dequantised(
-    scale: str, axis: int, opset: int
+    scale: str, zero: str, opset: int
 ) -> None:
     """onnxruntime 1.31 and 1.32 refuse to load the other order from opset 21 on."""
     net = parse(
-        f"g (int8[N,4] q, float[4,3] w) => (float[N,3] y) <{scale}> "
-        f"{{ d = DequantizeLinear <axis = {axis}> (q, s) y = MatMul (d, w) }}",
+        f"g (int8[N,4] q, float[4,3] w) => (float[N,3] y) <{scale}, {zero}> "
+        "{ d = DequantizeLinear <axis = 1> (q, s, z) y = MatMul (d, w) }",
         opset=opset,
     )
     found = gradient(net, "w", adjoint="input")
-    assert [n.op_type for n in found.graph.node].count("Transpose") == 1
-    turned = next(n for n in found.graph.node if n.op_type == "Transpose")
-    assert turned.input[0] == "q"
+    (turned,) = (n for n in found.graph.node if n.op_type == "Transpose")
+    assert turned.input[0] == ("d" if opset < 21 else "q")
     q, g = np.arange(-4, 4, dtype=np.int8).reshape(2, 4), np.ones((2, 3), np.float32)
     feeds = {"q": q, "w": np.zeros((4, 3), np.float32), "y_grad": g}
-    s = np.float32(0.05) if "[4]" not in scale else np.arange(1, 5, dtype=np.float32)
-    assert np.allclose(run(found, feeds)["w_grad"], (q * s).T @ g)
+    s, z = (numpy_helper.to_array(t) for t in net.graph.initializer)
+    assert np.allclose(run(found, feeds)["w_grad"], ((q.astype(int) - z) * s).T @ g)
