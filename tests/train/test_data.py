@@ -110,7 +110,7 @@ def test_arrays_of_a_file_that_nothing_reads_are_left_out(tmp_path: Path) -> Non
         Trainer(step(), threads=1).evaluate(path)
     np.savez(path, x=examples(40)["x"], label=np.zeros(40))
     with pytest.raises(
-        InputError, match=r"has 'label', which is not an input; the inputs are x.*labels"
+        InputError, match=r"lacks 'labels', .* has 'label', which nothing reads: rename it"
     ):
         Trainer(step(), threads=1).fit(path)
 

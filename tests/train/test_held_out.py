@@ -106,7 +106,11 @@ def test_a_wrong_label_is_named_by_its_row_in_the_data() -> None:
         (examples(1), 0.5, "no share of 1 example can be held out"),
         ([examples(8)], 0.5, "needs data that is arrays by name, not list"),
         ({"x": np.zeros((4, 8)), "labels": np.zeros(3)}, 0.5, "the same number of examples"),
-        ({"x": examples(8)["x"], "label": np.zeros(8)}, 0.5, "'label', which is not an input"),
+        (
+            {"x": examples(8)["x"], "label": np.zeros(8)},
+            0.5,
+            "has 'label', which nothing reads: rename it",
+        ),
     ],
 )
 def test_no_share(data: Any, share: Any, words: str) -> None:

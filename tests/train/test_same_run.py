@@ -92,6 +92,7 @@ SAID: Changes = {
     "accumulate": (2, {}),
     "dropout": (0.5, {}),
     "autocast": ("bfloat16", {}),
+    "ste": (True, {}),
     "stop": (["u"], {}),
     "epochs": (3, {}),
     "steps": (5, {}),
