@@ -98,7 +98,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"batch_size": 8}, "in the middle of epoch 1: batch size 8 (was 16)"),
         ({"seed": 1}, "in the middle of epoch 1: seed 1 (was 0)"),
         ({"seed": None}, "in the middle of epoch 1: seed none (was 0)"),
-        ({"data": OTHER}, "in the middle of epoch 1: data "),
+        ({"data": OTHER}, "in the middle of epoch 1: data: "),
         ({"data": [DATA, DATA]}, "in the middle of epoch 1: data "),
         (
             {"data": {**DATA, "x": DATA["x"].astype(np.float64)}},
