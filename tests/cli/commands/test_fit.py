@@ -263,7 +263,11 @@ def arrays(**changes: Any) -> dict[str, Any]:
     [
         ([], {}, "neither a loss"),
         (["--loss", "cross_entropyy"], {}, "did you mean 'cross_entropy'?"),
-        (["--loss", "mse"], {}, "'labels', which is not an input"),
+        (
+            ["--loss", "mse"],
+            {},
+            "lacks 'target', the labels of the loss, and has 'labels', which nothing reads",
+        ),
         (BASE, {"labels": np.full(64, 7)}, "the label 7 at"),
         (BASE, {"labels": np.zeros(64, np.float32)}, "is float32, but the step requires int64"),
         (BASE, {"labels": None}, "lacks 'labels'"),
