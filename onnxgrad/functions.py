@@ -262,7 +262,8 @@ def gradient(model: ModelLike, *, options: GradientOptions) -> SameType:
     `target`: an output's name or index, any value's name, a part such as "logits[:,7]", or a list,
     which is summed. None: the only output.
     `adjoint`: "ones": targets are scalars, and a part is summed. "input": targets have any shape,
-    and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all are scalars.
+    and each adds a graph input `<target>_grad` of its type. "auto": "ones" if all are scalars, else
+    "input".
     `checkpoint`: a `Checkpoint`, value names, "auto" or a memory budget such as "512MB" (see
     `onnxgrad.grad.checkpointing.choice`). None: the marks in the file, if any.
     `ste`: if true, QuantizeLinear and DequantizeLinear pass adjoints straight through, which is an

@@ -50,10 +50,6 @@ Checkpoints: TypeAlias = (
 )
 LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[..., Var]"
 Targets: TypeAlias = Annotated[str | int | Sequence[str | int], Word()]
-_ADJOINT = (
-    "ones: start with ones, for scalar targets; input: targets of any shape, whose adjoints become "
-    "graph inputs; auto{}: ones for a scalar target, else input"
-)
 
 
 # ---- what is differentiated ---------------------------------------------------------------------
@@ -130,7 +126,11 @@ class Request(Stopping, Checkpointing):
 
     title: ClassVar[str] = "gradient"
 
-    adjoint: Literal["auto", "ones", "input"] = option("ones", _ADJOINT.format(""))
+    adjoint: Literal["auto", "ones", "input"] = option(
+        "auto",
+        "ones: start with ones, for scalar targets; input: targets of any shape, whose adjoints "
+        "become graph inputs; auto (default): ones for a scalar target, else input",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,8 +314,6 @@ class CheckGradientOptions(GradientForm, Losses, Tolerated):
     job: ClassVar[str] = "check_gradient"
     title: ClassVar[str] = "check"
 
-    adjoint: Literal["auto", "ones", "input"] = option("auto", _ADJOINT.format(" (default)"))
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckProductOptions(Stopping, Losses, Jacobians, Tolerated):
@@ -333,5 +331,4 @@ class GradOptions(GradientForm, Losses, PerSample, Finality, Jacobians, Splittin
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
     words: ClassVar[Mapping[str, str]] = {"BOUNDS": "by the float types"}
 
-    adjoint: Literal["auto", "ones", "input"] = option("auto", _ADJOINT.format(" (default)"))
     verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")
