@@ -43,11 +43,17 @@ def class_weights(
     return _counted(labels, ignore_index).numbers(classes)
 
 
+def is_counted(labels: Array, ignore_index: int) -> Array:
+    """Returns for each label whether it differs from ignore_index."""
+    # numpy 2.0.0 dies where a Python integer lies beyond the labels' dtype
+    return np.asarray(labels != np.int64(ignore_index))
+
+
 def _counted(labels: Array, ignore_index: int) -> Balanced:
     found = np.asarray(labels)
     if found.dtype.kind not in "biu":
         raise InputError(f"class weights need labels that are indices, not {found.dtype}")
-    found = found[found != ignore_index].astype(np.int64)
+    found = found[is_counted(found, ignore_index)].astype(np.int64)
     if not found.size or found.min() < 0:
         raise InputError("class weights need labels that are integers of at least 0")
     return Balanced(tuple(map(int, np.bincount(found.ravel()))))

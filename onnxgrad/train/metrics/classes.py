@@ -12,6 +12,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.options import Count
+from onnxgrad.train.losses.weighting import is_counted
 from onnxgrad.train.metrics.base import Arrays, Score
 
 _THRESHOLD = ": one score per label needs threshold, 0 for logits or 0.5 for probabilities"
@@ -56,7 +57,7 @@ class _OfClasses(Score):
                 f"{self.name}: '{self.answers}' has shape {list(labels.shape)}, the scores "
                 f"{list(scores.shape)}{last or ''}"
             )
-        return labels, labels != self.ignore_index
+        return labels, is_counted(labels, self.ignore_index)
 
     def _found(self, scores: Any, labels: Any) -> tuple[Array, Array, int]:
         """Returns the label and the predicted class of each label that counts, and the number of
@@ -91,7 +92,7 @@ class WithThreshold(_OfClasses):
                 f"shape {list(scores.shape)}, not {list(labels.shape)}"
             )
         labels = labels.reshape(scores.shape)
-        return labels != self.ignore_index, labels == 1, scores > self.threshold
+        return is_counted(labels, self.ignore_index), labels == 1, scores > self.threshold
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
+from onnxgrad.train.losses.weighting import is_counted
 from onnxgrad.train.metrics.base import Score
 
 
@@ -46,7 +47,7 @@ class _OfRanks(Score):
     def value(self, sums: Any) -> float:
         each = []
         for scores, labels in zip(sums[0].T, sums[1].T):
-            counted = labels != self.ignore_index
+            counted = is_counted(labels, self.ignore_index)
             each.append(self._column(scores[counted], labels[counted] == 1))
         return float(np.mean(each))
 

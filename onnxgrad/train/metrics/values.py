@@ -11,6 +11,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.options import Range
+from onnxgrad.train.losses.weighting import is_counted
 from onnxgrad.train.metrics.base import Score
 
 
@@ -36,7 +37,7 @@ class Perplexity(Score):
         length, shift = scores.shape[-2], 1 if self.shift is None else self.shift
         z = scores[..., : max(length - shift, 0), :].astype(np.float64)
         labels = labels[..., shift:]
-        counted = labels != self.ignore_index
+        counted = is_counted(labels, self.ignore_index)
         place = np.where(counted, labels, 0).astype(np.int64)[..., None]
         if place.size and not 0 <= place.min() <= place.max() < z.shape[-1]:
             raise InputError(
