@@ -43,6 +43,7 @@ OF_OTHERS = {
     "--package-config",
     "--maxprocesses",
     "--no-deps",
+    "--durations",
 }
 
 

@@ -123,7 +123,8 @@ def test_the_terms_of_a_sum() -> None:
 
 
 def done(job: str, model: onnx.ModelProto) -> None:
-    with contextlib.suppress(onnxgrad.OnnxgradError):  # a refusal in time is an answer
+    # a refusal in time is an answer, and so is a gradient of zeros
+    with contextlib.suppress(onnxgrad.OnnxgradError, UserWarning):
         JOBS[job](model)
 
 

@@ -24,7 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 VALUES = {
     "preset": "clean", "passes": "clean", "without": ["inline"], "merge": "never", "target_opset": 20,
-    "for": "onnxruntime", "allow_growth": True, "infer_shapes": True, "strip_metadata": "*", "verify.run": False, "verify.provider": "cuda",
+    "for": "onnxruntime", "allow_growth": True, "infer_shapes": True, "strip_metadata": "*", "bind_defaults": True,
+    "verify.run": False, "verify.provider": "cuda",
     "verify.dims": {"N": 2}, "verify.seeds": [7], "verify.checks": ["float64"], "verify.threads": 2,
     "verify.timeout": 2, "verify.max_memory": "1GB", "verify.inputs": ["a.npz"], "verify.allow_empty": ["y"], "verify.excuse": {"y": "mask"},
     "join": {"model": "b.onnx", "map": {"y": "x"}}, "before": {"bind": {"k": 2}}, "after": {"drop_output": ["z"]},

@@ -105,7 +105,7 @@ ERRORS = [
     ({"target": 3}, "target index 3 is out of range"),
     ({"target": -4}, "target index -4 is out of range"),
     (
-        {"target": 0},
+        {"target": 0, "adjoint": "ones"},
         "target 'h' is f32[2,4], not a scalar: name a part, such as 'h[:,0]', which is summed, or",
     ),
     ({"target": "k"}, "target 'k' is i64[2], not a floating-point tensor"),
