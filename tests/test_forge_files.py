@@ -85,17 +85,35 @@ def test_the_action(repository: Path) -> None:
     assert set(made) == set(ACTION["outputs"])
     assert json.loads(made["json"].read_text())["exit_code"] == 0
     assert ElementTree.parse(made["junit"]).getroot()[0].get("tests") == "2"
+    assert "models/a.onnx" in made["html"].read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
 def test_the_action_fails_with_the_models(repository: Path) -> None:
     (repository / "other.toml").write_text(RECIPE + '[models."*b.onnx".require]\nnodes = "<= 0"\n')
     done = action_step("onnxgrad ci", repository, config="other.toml")
-    assert done.returncode == 1
+    assert done.returncode == 1 and outputs_of(repository)["html"].exists()
     assert "::error file=models/b.onnx,title=onnxgrad%3A failed::" in done.stderr
     assert "required nodes" in (repository.parent / "scratch" / "summary.md").read_text()
     none = action_step("onnxgrad ci", repository, config="$(touch broken).toml")
-    assert none.returncode == 2 and not (repository / "broken").exists()
+    assert none.returncode == 2 and not (outputs_of(repository)["json"].parent / "ci.html").exists()
+    assert not (repository / "broken").exists()
+
+
+def test_the_page_is_uploaded_also_after_a_failure() -> None:
+    (step,) = (s for s in ACTION["runs"]["steps"] if s["name"] == "Upload the page")
+    assert step["with"]["path"] == ACTION["outputs"]["html"]["value"]
+    assert "always()" in step["if"] and "inputs.artifact" in step["if"]
+
+
+def test_the_release_is_what_the_script_built_and_tried() -> None:
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    commands = [s["run"] for job in jobs.values() for s in job["steps"] if "run" in s]
+    install, build = commands
+    assert install.startswith("python -m pip install") and "hatchling" in install
+    assert build == "python scripts/test_wheel.py --keep dist"
+    assert jobs["publish"]["needs"] == "build"
 
 
 def test_the_action_installs_itself() -> None:
@@ -106,7 +124,7 @@ def test_the_action_installs_itself() -> None:
 
 def test_no_module_of_the_repository_runs_before_a_line_of_ours() -> None:
     """`python -m` searches the working folder first: pip is isolated, and ours is the script."""
-    for step in ACTION["runs"]["steps"]:
+    for step in (s for s in ACTION["runs"]["steps"] if "run" in s):
         assert re.findall(r"^ *(?:\S+=\S+ )*python.*", step["run"], re.MULTILINE) in (
             [],
             ['python -I -m pip install --quiet "${PACKAGE:-$HERE/../../..[cpu]}"'],
