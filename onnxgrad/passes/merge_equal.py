@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import ClassVar
 
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, TensorProto
 
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding, draws
@@ -17,9 +17,10 @@ from onnxgrad.ir.emission.emitter import merged_metadata
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.types import FLOAT_DTYPES, byte_count
 from onnxgrad.ir.var import Var
 from onnxgrad.passes.base import Pass, register, roots
+from onnxgrad.passes.sink_constants import LARGEST_SUNK, NESTED_WEIGHTS
 from onnxgrad.rewrite.trace import Trace
 
 
@@ -31,20 +32,25 @@ class MergeEqual(Pass):
     Random draws, operators of unknown domains, calls (they may draw too), control flow, and values
     that differ in a bit (+0.0 and -0.0) are never merged. `floats=false` leaves floating-point
     constants alone: weights that start out equal, such as biases of zeros, differ after a step of
-    training.
+    training. Equal constants of branches, loop bodies and the graphs around them become one if they
+    are larger than those that `sink-constants` moves; `small=true` merges the others as well, for
+    fewer bytes: a branch is then passed them at each run.
     """
 
     name: ClassVar[str] = "merge-equal"
     floats: bool = True
+    small: bool = False
 
     def run(self, program: Program, trace: Trace) -> None:
-        """Merges within each block. A binding of a nested block is never merged with one of an
-        enclosing block.
+        """Merges within each block, then the constants of different blocks. A binding of a nested
+        block is never merged with one of an enclosing block.
         """
         for root in roots(program):
             for block in blocks_in(root):
                 _merge_initializers(block, self.floats, trace)
                 merge_bindings(block, trace, floats=self.floats)
+            if program.ir_version >= NESTED_WEIGHTS:
+                _merge_across(root, self.floats, self.small, trace)
 
 
 def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None:
@@ -68,6 +74,78 @@ def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None
                 trace.fired("equal_initializers", f"{v.name} = {kept.name}")
                 block.replace(v, kept)
                 block.remove_initializer(v)
+
+
+def _merge_across(root: BindingBlock, floats: bool, small: bool, trace: Trace) -> None:
+    """Merges equal constants of several blocks in `root` into one of the innermost block around
+    them.
+    """
+    blocks = blocks_in(root)
+    by_kind: dict[Hashable, list[tuple[Var, TensorProto]]] = {}
+    for block in blocks if len(blocks) > 1 else ():
+        for v, tensor in _constants(block):
+            size = byte_count(v.type)
+            large = size is not None and size > LARGEST_SUNK
+            if (small or large) and (floats or tensor.data_type not in FLOAT_DTYPES):
+                by_kind.setdefault((tensor.data_type, tuple(tensor.dims)), []).append((v, tensor))
+    for kind in by_kind.values():
+        equal: dict[bytes, list[tuple[Var, TensorProto]]] = {}
+        for v, tensor in kind if len(kind) > 1 else ():
+            equal.setdefault(_content(tensor), []).append((v, tensor))
+        for members in equal.values():
+            if len(members) > 1 and not trace.stopped:
+                _merge_constants(dict(members), trace)
+
+
+def _constants(block: BindingBlock) -> Iterator[tuple[Var, TensorProto]]:
+    """The initializers and Constants of a block whose readers may read another value instead."""
+    found = [(v, v.initializer) for v in block.initializers.values() if not v.is_input]
+    for b in block.bindings:
+        value = b.attrs.get("value") if b.is_op("Constant") else None
+        if isinstance(value, TensorProto):
+            found.append((b.out, value))
+    for v, tensor in found:
+        if tensor is None or v.returned or tensor.data_location == TensorProto.EXTERNAL:
+            continue
+        yield v, tensor
+
+
+def _merge_constants(members: Mapping[Var, TensorProto], trace: Trace) -> None:
+    """Makes the readers of all members read one value, in the innermost block around them."""
+    around = [[*_outwards(v.block)] for v in members]
+    above = next(block for block in around[0] if all(block in others for others in around))
+    kept = next((v for v in members if v.block is above), None)
+    if kept is None:
+        if isinstance(above.proto, FunctionProto):
+            return  # a function has no initializers
+        kept = above.add_initializer(_renamed(members, above))
+    others = [v for v in members if v is not kept]
+    names = ", ".join(v.name for v in others)
+    trace.fired("equal_constants_of_blocks", f"{names} = {kept.name}")
+    for v in others:
+        v.block.replace(v, kept)
+        if v.definition is not None:
+            v.block.remove(v.definition)
+        else:
+            v.block.remove_initializer(v)
+
+
+def _outwards(block: BindingBlock) -> Iterator[BindingBlock]:
+    """The block and those around it."""
+    yield block
+    while block.owner is not None:
+        block = block.owner.block
+        yield block
+
+
+def _renamed(members: Mapping[Var, TensorProto], above: BindingBlock) -> TensorProto:
+    """The tensor of the first member, under its name, or a new one if another value has it."""
+    first = next(iter(members))
+    tensor = copy_of(members[first])
+    beside = (v for block in blocks_in(above.root) for v in block.vars() if v not in members)
+    is_taken = any(v.name == first.name for v in beside)
+    tensor.name = above.program.names.fresh(first.name) if is_taken else first.name
+    return tensor
 
 
 def _content(tensor: TensorProto | None) -> bytes:

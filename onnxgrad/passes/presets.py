@@ -128,9 +128,13 @@ _LAST = (
         "last, after all rules that match MatMul: onnxruntime would emit these Gemms itself, with "
         "two Reshapes each",
     ),
-    Step("merge-equal", "parallel branches share the Reshape of their input"),
+    Step("sink-constants", "after all passes that share or fold constants"),
+    Step(
+        "merge-equal",
+        "parallel branches share the Reshape of their input, and a branch the constants that sank "
+        "into it",
+    ),
     Step("accumulate-gemms", "after combining: a Gemm that adds another is not a parallel branch"),
-    Step("sink-constants", "after all passes that share, merge or fold constants"),
 )
 _PRODUCTS = (
     Step(

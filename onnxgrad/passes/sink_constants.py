@@ -17,9 +17,9 @@ from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
 # below this IR version an initializer of a nested graph must be an input as well
-_NESTED_WEIGHTS = 4
+NESTED_WEIGHTS = 4
 # an operator that reads a larger constant takes much longer than passing the constant on
-_LARGEST = 1 << 20
+LARGEST_SUNK = 1 << 20
 
 
 @register
@@ -36,7 +36,7 @@ class SinkConstants(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Processes outer graphs first so that constants sink as deep as possible."""
-        if program.ir_version < _NESTED_WEIGHTS:
+        if program.ir_version < NESTED_WEIGHTS:
             return
         for root in roots(program):
             for block in blocks_in(root):
@@ -63,7 +63,7 @@ def _branch_of(v: Var) -> BindingBlock | None:
     if tensor is None or v.is_input or v.returned or not v.users:
         return None
     size = byte_count(v.type)
-    if tensor.data_location == TensorProto.EXTERNAL or size is None or size > _LARGEST:
+    if tensor.data_location == TensorProto.EXTERNAL or size is None or size > LARGEST_SUNK:
         return None
     places = {_nested_in(user, v.block) for user in v.users}
     branch = places.pop()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, assert_same_results, model_of, weights
@@ -235,3 +236,125 @@ def test_equal_in_other_words(inputs: str, first: str, second: str) -> None:
 def test_different_in_other_words(first: str, second: str) -> None:
     text = "g (float[4,4] x, float[4,4] w, float n) => (float[4,4] a, float[4,4] b) { p = %s q = %s a = Neg(p) b = Sin(q) }"
     assert len(merged(text % (first, second)).ops) == 4
+
+
+BRANCHES = """g (bool p, float[2,{n}] x) => (float[2,4] y) {{
+    {head}
+    b = If (p) <then_branch = t () => (float[2,4] a) <float[{n},4] u = {{{values}}}> {{ a = MatMul (x, u) }},
+                else_branch = e () => (float[2,4] c) <float[{n},4] v = {{{other}}}> {{ m = MatMul (x, v) c = Neg (m) }}>
+    y = {last} }}"""
+
+
+def branches(
+    n: int, other: float = 0.5, head: str = "", last: str = "Abs (b)", **options: Any
+) -> Any:
+    """Two branches, each with a weight of n rows."""
+    values, second = (", ".join([str(number)] * (4 * n)) for number in (0.5, other))
+    return model_of(
+        BRANCHES.format(n=n, head=head, last=last, values=values, other=second), **options
+    )
+
+
+def constants_of(done: Done) -> list[list[str]]:
+    """The initializers of the main graph, then those of the blocks in it."""
+    return [list(block.initializers) for block in done.program.blocks()]
+
+
+LARGE = (1 << 16) + 1  # times 4 floats: more than what sinks
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "names"),
+    [
+        (LARGE, "", [["u"], [], []]),
+        (LARGE - 1, "", [[], ["u"], ["v"]]),
+        (2, "", [[], ["u"], ["v"]]),
+        (2, "{small=true}", [["u"], [], []]),
+        (2, "{small=true,floats=false}", [[], ["u"], ["v"]]),
+    ],
+)
+def test_constants_of_two_branches(n: int, options: str, names: list[list[str]]) -> None:
+    done = apply(branches(n), f"merge-equal{options},sink-constants")
+    assert constants_of(done) == names
+    assert apply(done.after, f"merge-equal{options},sink-constants").trace.rewrites == []
+    if n == 2:
+        done.prove()
+
+
+def test_constants_of_a_branch_and_of_the_graph_around_it() -> None:
+    """The graph's own stays, an initializer or a Constant."""
+    values = ", ".join(["0.5"] * 8)
+    for head, names in (("", ["w"]), (f"w = Constant <value = float[2,4] {{{values}}}> ()", [])):
+        model = branches(2, head=head, last="Add (b, w)")
+        if names:
+            model.graph.initializer.append(helper.make_tensor("w", 1, (2, 4), [0.5] * 8))
+        done = apply(model, "merge-equal{small=true}")
+        assert constants_of(done) == [names, [], []]
+        done.prove()
+
+
+def test_a_name_that_another_branch_has_is_not_taken() -> None:
+    model = branches(2)
+    graph = model.graph.node[0].attribute[1].g
+    assert graph.name == "e"
+    for node in graph.node:  # the other branch's m is called u
+        for field in (node.input, node.output):
+            field[:] = ["u" if name == "m" else name for name in field]
+    done = apply(model, "merge-equal{small=true}")
+    assert constants_of(done) == [["u_2"], [], []]
+    done.prove()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("other", "another value"),
+        ("returned", "the interface"),
+        ("input", "an input"),
+        ("old", "below IR 4"),
+    ],
+)
+def test_what_another_block_keeps(change: str, reason: str) -> None:
+    model = branches(2, 0.25 if change == "other" else 0.5)
+    branch = model.graph.node[0].attribute[0].g
+    if change == "returned":
+        branch.node[0].output[0], branch.output[0].name = "q", "u"
+    elif change == "input":
+        model = branches(2, head="k = Neg (w)")
+        model.graph.initializer.append(helper.make_tensor("w", 1, (2, 4), [0.5] * 8))
+        model.graph.input.append(model.graph.input[1])
+        model.graph.input[-1].name = "w"
+        for attribute in model.graph.node[1].attribute:
+            attribute.g.initializer[0].float_data[0] += 1 if attribute.name == "then_branch" else 0
+    elif change == "old":
+        model.ir_version = 3
+    assert apply(model, "merge-equal{small=true}").trace.rewrites == [], reason
+
+
+def test_constants_of_bodies_and_deeper_blocks() -> None:
+    """In the innermost graph around the readers; a function's body holds none."""
+    scan = """sc (float[3,2] s) => (float[3,2] t) { w = Constant <value = float[2] {1, 2}> () a = Mul (s, w)
+      c = Constant <value = bool {1}> ()
+      t = If (c) <then_branch = g1 () => (float[3,2] p) { k = Constant <value = float[2] {1, 2}> () p = Add (a, k) },
+                  else_branch = g2 () => (float[3,2] q) { l = Constant <value = float[2] {3, 4}> () r = Add (a, l) q = Mul (r, l) }> }"""
+    text = f"g (float[5,3,2] x) => (float[5,3,2] y) {{ y = Scan <num_scan_inputs = 1, body = {scan}> (x) }}"
+    done = apply(model_of(text), "merge-equal{small=true}")
+    assert done.fired("equal_constants_of_blocks") == 1 and done.count("Constant") == 3
+    done.prove()
+    text = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+    g (bool p, float[2] x) => (float[2] y) { y = my.F (p, x) }
+    <domain: "my", opset_import: ["" : 20]>
+    F (p, x) => (y) { y = If (p) <then_branch = t () => (float[2] a) <float[2] u = {1, 2}> { a = Mul (x, u) },
+                                  else_branch = e () => (float[2] c) <float[2] v = {1, 2}> { c = Add (x, v) }> }"""
+    assert apply(parse(text), "merge-equal{small=true}").trace.rewrites == []
+
+
+def test_a_constant_sinks_beside_an_equal_one() -> None:
+    """The default preset runs once: the constant that sinks meets its equal in the branch."""
+    text = """g (bool p, float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+      y = If (p) <then_branch = t () => (float[2] a) <float[2] u = {1, 2}> { b = Div (x, w) a = Add (b, u) },
+                  else_branch = e () => (float[2] c) { c = Neg (x) }> }"""
+    done = apply(parse(text), "default")
+    assert [len(names) for names in constants_of(done)] == [0, 1, 0]
+    assert apply(done.after, "default").trace.rewrites == []
+    done.prove()
