@@ -59,7 +59,6 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/reader": "ir/test_load",
         "verify/changed_region": "passes/test_each_rewrite",
         "verify/exact/decider": "verify/exact/test_decide",
-        "verify/onnxruntime_check": "verify/test_proof",
     },
     "two of three ways to one answer, which that file compares": {
         "ir/type_inference/window_shapes": "ir/type_inference/test_shape_arithmetic",

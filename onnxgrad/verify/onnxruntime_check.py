@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun
 from onnxgrad.ir import domains
+from onnxgrad.ir.protobufs import every_node, weight_elements
+from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.verify.compare import Difference, noise
 from onnxgrad.verify.feeds.edge_cases import WIDE_CASE
 from onnxgrad.verify.feeds.proof_cases import Results
@@ -30,6 +32,7 @@ from onnxgrad.verify.running.session import Session, versions
 from onnxgrad.verify.scales import ScaleSearch
 from onnxgrad.verify.tolerance import at_tie, in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
+from onnxgrad.wording import counted
 
 
 def limit_reached(what: str, error: RunFailed) -> str:
@@ -72,9 +75,59 @@ def onnxruntime_check(
     why = calibrate(original, trials, settings, agreeing, apart, found.notes)
     if where.runtime is not None:
         _add_noise_of(where, candidate, trials, demands)
-    return held_against(
+    check = held_against(
         candidate, trials, found, where, demands, why, agreeing, original.proto, apart, scales
     )
+    if check.ran and not why and where == settings and is_int8(original.proto):
+        found.notes += lost_kernels(original, candidate, settings)
+    return check
+
+
+_MOST_WRITTEN = 1 << 23  # elements of weights
+
+
+def stored_fast(proto: ModelProto) -> bool:
+    """True if onnxruntime stores the optimised model, with all its weights, faster than it
+    optimises again.
+    """
+    return weight_elements(proto.graph) <= _MOST_WRITTEN and not outside(proto)
+
+
+_INT8 = ("QuantizeLinear", "DequantizeLinear")
+_INTEGER_KERNEL = re.compile(r"QLinear|QGemm|QAttention|MatMulInteger|ConvInteger|MatMulNBits")
+
+
+def is_int8(proto: ModelProto) -> bool:
+    """True if onnxruntime may fuse nodes of a model with its QuantizeLinear and DequantizeLinear to
+    integer kernels.
+    """
+    return any(node.op_type in _INT8 for node in every_node(proto.graph.node))
+
+
+def lost_kernels(original: ProofModel, candidate: ProofModel, settings: Settings) -> Iterator[str]:
+    """Yields a note if onnxruntime fuses fewer nodes of the candidate than of the original to
+    integer kernels, and so leaves more nodes that quantise. It fuses at default optimisations only.
+    """
+    counts, alone = [], replace(settings, early=None)
+    for model in (original, candidate):
+        if not stored_fast(model.proto):
+            return
+        try:
+            session = alone.open(model.source, optimize=True, again=True)
+            kinds = [n.op_type for n in every_node(session.optimized().graph.node)]
+        except RunFailed:  # the check has met and judged it
+            return
+        fused = sum(_INTEGER_KERNEL.match(kind) is not None for kind in kinds)
+        if not kinds:
+            return
+        counts.append((fused, sum(kinds.count(kind) for kind in _INT8)))
+    (before, around), (after, left) = counts
+    if after < before and left > around:
+        yield (
+            f"onnxruntime has {counted(before, 'integer kernel')} in the original and {after} in "
+            f"the second model, which keeps {left - around} more QuantizeLinear and "
+            "DequantizeLinear nodes"
+        )
 
 
 def _add_noise_of(
@@ -167,8 +220,12 @@ def held_against(
     """Compares the candidate, with optimisations on and off, with the expected results of the
     trials. `why`: the reason why the original does not run with optimisations on; then the
     candidate runs with them off only. `original`: for the reasons of a candidate that does not run.
+
+    If the original is int8, the candidate is also compared with the original as deployed: the int8
+    kernels may differ from the original without optimisations by more than the rewrite does.
     """
     idle: list[bool] = []
+    int8 = original is not None and is_int8(original)
     for optimize in (False,) if why else (True, False):
         how = f"with optimisations {'on' if optimize else 'off'}"
         try:
@@ -190,17 +247,30 @@ def held_against(
             placed = ", ".join(f"{count} on {name}" for name, count in session.placement.items())
             found.notes.append(f"nodes {how}: {placed}")
         for trial, got in zip(trials, results):
-            paths = {name: demands.on_paths(name) for name in trial.expected}
-            own = in_onnxruntime(trial.expected, _noise(trial), paths)
-            near = {name: at_tie(demands.on_paths(name)) for name in trial.expected}
-            same = trial.expected if optimize and trial.deploys(got) else got
-            differences = trial.judge(trial.expected, same, demands.allows(own), near)
-            found.add("onnxruntime", differences, trial.expected, how)
+            _judge(trial, got, found, demands, how, optimize, int8)
         if optimize or why:
             _hold_more(session, at_zero, apart, found, demands, how, scales)
     if idle and all(idle):
         found.idle[settings.name] = None
     return found.check("onnxruntime", len(trials), why)
+
+
+def _judge(
+    trial: Trial, got: Results, found: Found, demands: Demands, how: str, optimize: bool, int8: bool
+) -> None:
+    """Adds the differences of one case from the expected results; of an int8 model with
+    optimisations on, also from the original as deployed.
+    """
+    paths = {name: demands.on_paths(name) for name in trial.expected}
+    limits = demands.allows(in_onnxruntime(trial.expected, _noise(trial), paths))
+    near = {name: at_tie(types) for name, types in paths.items()}
+    deploys = optimize and trial.deploys(got)
+    same = trial.expected if deploys else got
+    found.add("onnxruntime", trial.judge(trial.expected, same, limits, near), trial.expected, how)
+    if int8 and optimize and not deploys and trial.deployed is not None:
+        deployed = trial.with_parts(trial.deployed)
+        differences = trial.judge(deployed, got, limits, near)
+        found.add("onnxruntime", differences, deployed, f"{how}, as deployed")
 
 
 # of wide values: a Softmax of scores of 1e4 keeps four digits in float32, whatever the original's

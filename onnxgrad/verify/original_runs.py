@@ -14,15 +14,13 @@ from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun
 from onnxgrad.interpreter import cores
-from onnxgrad.ir.protobufs import weight_elements
-from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.verify.custom_operators.boundaries import unknown_operators
 from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results, choose_cases
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Demands
-from onnxgrad.verify.onnxruntime_check import open_original
+from onnxgrad.verify.onnxruntime_check import open_original, stored_fast
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.random_operators import randoms
 from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
@@ -35,9 +33,6 @@ from onnxgrad.verify.trials import Trial
 from onnxgrad.wording import option
 
 REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
-
-
-_MOST_WRITTEN = 1 << 23  # elements of weights
 
 
 class OriginalRuns:
@@ -112,11 +107,8 @@ class OriginalRuns:
 
     @property
     def _again(self) -> bool:
-        """True if onnxruntime stores the optimised original, with all its weights, faster than it
-        optimises again.
-        """
-        proto = self.original.proto
-        return weight_elements(proto.graph) <= _MOST_WRITTEN and not outside(proto)
+        """True if onnxruntime stores the optimised original instead of optimising it again."""
+        return stored_fast(self.original.proto)
 
     def _attempt(self, feeds: Results) -> Results:
         """Runs the original, in onnxruntime if that check runs. The run shows whether the model

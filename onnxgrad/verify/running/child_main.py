@@ -157,6 +157,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "open": Sessions.open,
     "run": Sessions.run,
     "time": Sessions.time,
+    "optimized": Sessions.optimized,
     "peak": Sessions.peak,
     "exact.open": lambda _, *arguments: _references().open(_ask_parent, *arguments),
     "exact.run": lambda _, *arguments: _references().run(*arguments),

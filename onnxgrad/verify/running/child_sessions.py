@@ -172,6 +172,12 @@ class Sessions:
             found.append((time.perf_counter() - wall, time.process_time() - cpu))
         return found
 
+    def optimized(self, key: str, digest: str) -> bytes:
+        """Returns the model of this digest as onnxruntime last optimised it; empty if it was not
+        stored.
+        """
+        return self._optimized[1] if digest and digest == self._optimized[0] else b""
+
     def peak(self, key: str, feeds: dict[str, Any], provider: str) -> int | None:
         """Returns the most bytes of the provider's arena in one run of a session that keeps a
         profile; None if this onnxruntime does not count them. Closes the session.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
@@ -211,6 +212,14 @@ class Session:
         """
         found = self._ask(timeout, "time", _all_plain(feeds), count)
         return cast("list[tuple[float, float]]", found)
+
+    def optimized(self) -> ModelProto:
+        """Returns the model as onnxruntime optimised it. It is empty if the session was not opened
+        with `again`, or this system has no files in memory.
+        """
+        made = ModelProto()
+        made.ParseFromString(self._ask(SECONDS, "optimized", self._config["again"]))
+        return made
 
     def peak_memory(self, feeds: Feeds, *, timeout: float = SECONDS) -> int | None:
         """Returns the most bytes that loading the model and one run need, in a separate process,
