@@ -142,10 +142,11 @@ _PRODUCTS = (
         "before combining, so that right operands are weights, not transposes of weights",
     ),
     Step(
-        "combine-parallel-matmul",
-        "after the scales, so that branches that differed only by a factor are alike",
+        "combine-parallel-gemm",
+        "after the scales, so that branches that differed only by a factor are alike; a MatMul "
+        "beside Gemms is merged with them",
     ),
-    Step("combine-parallel-gemm", "the same for Gemm"),
+    Step("combine-parallel-matmul", "the same for MatMul, of which no Gemm is beside"),
     Step("combine-parallel-conv", "the same for Conv"),
     Step("transpose-after-concat", "combining emits Concats of transposes"),
     Step("remove-unused", "removes the separate weights of combined products"),

@@ -401,7 +401,8 @@ def combine_parallel_gemm(merge: Merge = "auto", provider: Provider = "cpu") -> 
     ...))).
 
     Options as for combine-parallel-matmul. A branch without bias gets one of -0.0, so that all can
-    be one Gemm.
+    be one Gemm. If all weights of the products of x are constants, a MatMul with or without a bias,
+    transB, and alpha and beta that are powers of two may stand beside each other.
     """
     return gemms_of_one_left(merge, provider)
 

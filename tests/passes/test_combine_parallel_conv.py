@@ -377,3 +377,11 @@ def test_the_merged_weight_is_one_initializer() -> None:
     assert [numpy_helper.to_array(t).shape for t in done.after.graph.initializer if t.dims[1:]] == [
         (6, 3, 1, 1)
     ]
+
+
+def test_transposed_convolutions_stay_and_say_so() -> None:
+    text = """g (float[1,2,4,4] x) => (float[] a, float[] b, float[] d) {
+      a = ConvTranspose(x, u) b = ConvTranspose(x, v) n = Neg(x) d = ConvTranspose(n, u) }"""
+    done = apply(model_of(text, weights(u=(2, 3, 2, 2), v=(2, 3, 2, 2))), PASS)
+    assert done.ops.count("ConvTranspose") == 3
+    assert done.reasons("combine_parallel_conv") == ["parallel ConvTransposes are not merged"] * 2

@@ -85,9 +85,100 @@ def test_a_bias_with_rows_of_its_own_stays(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("other", ["alpha=0.5", "beta=0.5", "transB=1", "transA=1"])
-def test_other_scalars_or_transpositions_stay_apart(other: str) -> None:
-    text = f"g (float[4,4] x) => (float[4,4] a, float[4,4] b) {{ a = Gemm(x, w1, c) b = Gemm<{other}>(x, w2, c) }}"
-    assert merged(text, weights(w1=(4, 4), w2=(4, 4), c=(4,))).count("Gemm") == 2
+def test_other_scalars_or_transpositions_of_computed_weights_stay_apart(other: str) -> None:
+    text = f"g (float[4,4] x, float[4,4] w1) => (float[4,4] a, float[4,4] b) {{ a = Gemm(x, w1, c) b = Gemm<{other}>(x, w2, c) }}"
+    assert merged(text, weights(w2=(4, 4), c=(4,))).count("Gemm") == 2
+
+
+TWO = f"g ({X}) => (float[3,2] a, float[3,5] b)"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "b = Gemm<alpha=0.5>(x, w2, c2)",
+        "b = Gemm<beta=-4.0>(x, w2, c2)",
+        "b = Gemm<transB=1>(x, v2, c2)",
+        "b = Gemm<transB=1, alpha=-0.25, beta=2.0>(x, v2)",
+        "b = MatMul(x, w2)",
+        "m = MatMul(x, w2) b = Add(m, c2)",
+        "m = MatMul(x, w2) b = Add(c, m)",
+        "m = MatMul(x, w2) b = Add(m, c1)",
+    ],
+)
+@pytest.mark.parametrize("first", ["Gemm<alpha=2.0>(x, w1, c)", "Gemm<transB=1>(x, v1)"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_constant_weights_are_read_in_one_form(first: str, second: str, dtype: str) -> None:
+    """Scalars that are powers of two, transB, and MatMul beside Gemm, in either order."""
+    constants = weights(w1=(4, 2), w2=(4, 5), c=(1,), c1=(1, 1), c2=(1, 5))
+    constants |= {f"v{n}": constants[f"w{n}"].T.copy() for n in "12"}
+    constants = {
+        n: v.astype(np.float64 if dtype == "double" else np.float32) for n, v in constants.items()
+    }
+    for body in (f"a = {first} {second}", f"{second} a = {first}"):
+        done = merged(f"{TWO} {{ {body} }}".replace("float", dtype), constants)
+        assert sorted(done.ops) == ["Gemm", "Split"]
+        done.prove()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("a = Gemm(x, w1) b = Gemm<alpha=0.3>(x, w2)", "scalars"),
+        ("a = Gemm(x, w1) b = Gemm<alpha=0.0>(x, w2)", "scalars"),
+        ("a = Gemm(x, tiny) b = Gemm<alpha=0.5>(x, w2)", ""),
+        ("a = Gemm<alpha=0.5>(x, tiny) b = Gemm(x, w2)", "leaves the range"),
+        ("a = Gemm<alpha=1e38>(x, w1) b = MatMul(x, w2)", ""),
+        ("a = MatMul(x, w1) b = MatMul(x, w2)", ""),
+        ("a = MatMul(x, w1) b = Gemm(x, w2, u)", ""),
+    ],
+)
+def test_what_is_not_read_in_one_form(body: str, reason: str) -> None:
+    """Factors that round, elements that would vanish, and MatMuls alone, which have their own pass."""
+    constants = weights(w1=(4, 2), w2=(4, 5), u=(3, 5)) | {
+        "tiny": np.full((4, 2), 1e-45, np.float32)
+    }
+    done = apply(model_of(f"{TWO} {{ {body} }}", constants), MERGE)
+    merges = body.startswith("a = Gemm(x, tiny)")  # its own factor is 1
+    assert (done.count("Gemm", "MatMul") == 1) is merges
+    assert reason in done.declined
+
+
+def test_a_computed_weight_among_them_leaves_today_s_groups() -> None:
+    text = f"""g ({X}, float[4,2] u) => (float[3,2] a, float[3,5] b, float[3,2] d) {{
+      a = Gemm(x, u) b = Gemm<transB=0>(x, w2) d = MatMul(x, w1) }}"""
+    done = merged(text, weights(w1=(4, 2), w2=(4, 5)))
+    assert (done.count("Gemm"), done.count("MatMul")) == (1, 1)
+
+
+def test_a_sum_with_a_reader_beside_it_is_no_bias() -> None:
+    text = f"g ({X}) => (float[3,2] a, float[3,5] b, float[3,5] d) {{ a = Gemm(x, w1) m = MatMul(x, w2) b = Add(m, c) d = Neg(m) }}"
+    done = merged(text, weights(w1=(4, 2), w2=(4, 5), c=(5,)))
+    assert (done.count("Gemm"), done.count("MatMul"), done.count("Add")) == (1, 0, 1)
+    rows = f"g ({X}) => (float[3,2] a, float[3,5] b) {{ a = Gemm(x, w1) m = MatMul(x, w2) b = Add(m, c) }}"
+    done = merged(rows, weights(w1=(4, 2), w2=(4, 5), c=(3, 1)))
+    assert (done.count("Gemm"), done.count("MatMul"), done.count("Add")) == (1, 0, 1)
+
+
+def test_the_default_preset_merges_them_where_it_merges_gemms() -> None:
+    names = [f"y{i}" for i in range(12)]
+    text = f"g (float[1,8] x) => ({', '.join(f'float[1,4] {n}' for n in names)}) {{ "
+    forms = [
+        "Gemm(x, {w}, c)",
+        "Gemm<transB=1>(x, {v})",
+        "MatMul(x, {w})",
+        "Gemm<alpha=0.5>(x, {w})",
+    ]
+    text += (
+        " ".join(f"{n} = {forms[i % 4].format(w=f'w{i}', v=f'v{i}')}" for i, n in enumerate(names))
+        + " }"
+    )
+    constants = weights(
+        {f"w{i}": (8, 4) for i in range(12)} | {f"v{i}": (4, 8) for i in range(12)}, c=(4,)
+    )
+    done = apply(model_of(text, constants), "default")
+    assert sorted(done.ops) == ["Gemm", "Split"]
+    done.prove()
 
 
 def test_a_right_operand_of_unknown_shape_stays() -> None:

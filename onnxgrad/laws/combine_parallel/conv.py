@@ -80,10 +80,13 @@ def window(root: Binding) -> Window | None:
     )
 
 
-def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline:
+def _shares_input(x: Var, w: Var, root: Binding) -> Hashable | Decline | None:
     """The key of a Conv: branches with equal keys may be combined. They share the input, dtype,
     window and groups, and may differ in the number of output channels. May decline.
     """
+    if root.is_op("ConvTranspose"):
+        parallel = [b for b in x.users if b.is_op("ConvTranspose") and b.inputs[0] is x]
+        return decline("parallel ConvTransposes are not merged") if len(parallel) > 1 else None
     decline_if(root.has_refs, "an attribute is that of the enclosing function")
     decline_if(is_int8(root), INT8)
     slides = window(root)
@@ -193,7 +196,7 @@ def convs_of_one_input(merge: str) -> Family:
     """
 
     @combine(
-        P.Conv(x.shared, w, c.maybe),
+        P.any_of("Conv", "ConvTranspose")(x.shared, w, c.maybe),
         by=_shares_input,
         shrinks=count("Conv"),
         shared=Shared("x", "their dtypes, kernels, strides, dilations, pads or groups differ"),

@@ -1,9 +1,12 @@
-"""Combines parallel Gemms into one."""
+"""Combines parallel Gemms into one. Constant weights may differ in how the products read them: as
+MatMul or Gemm, transposed, scaled by a power of two.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cache
+from math import frexp
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from onnxgrad.laws.combine_parallel.merging import (
     reason_of_weights,
     split,
 )
+from onnxgrad.laws.flatten_products import GEMM_DTYPES
 from onnxgrad.rewrite.combine import Family, Shared, combine
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import Decline, decline, decline_if
@@ -31,25 +35,116 @@ from onnxgrad.rewrite.worklist import count
 x, w, c = capture("x w c")
 
 
-def _columns(w: Var, root: Binding) -> Dim:
-    return None if w.shape is None else w.shape[0 if root.attr("transB") else 1]
+def _product(root: Binding) -> Binding:
+    """The MatMul of a sum, otherwise `root`."""
+    operands = (v.definition for v in root.inputs if v is not None) if root.is_op("Add") else ()
+    return next((b for b in operands if b is not None and b.is_op("MatMul")), root)
 
 
-def _shares_left(x: Var, w: Var, root: Binding) -> Hashable | Decline:
+def _reads_transposed(product: Binding) -> bool:
+    return product.is_op("Gemm") and bool(product.attr("transB"))
+
+
+def _columns(w: Var, product: Binding) -> Dim:
+    return None if w.shape is None else w.shape[0 if _reads_transposed(product) else 1]
+
+
+def _shares_left(x: Var, w: Var, c: Var | None, root: Binding) -> Hashable | Decline | None:
     """The key of a Gemm: branches with equal keys may be combined. They share the left operand,
     dtype, scalars, transpositions and inner size, and their biases are rows. May decline.
+
+    Scalars, transB and the operator may differ if all products of the left operand can be
+    rewritten to one form. A MatMul belongs to a group only beside a Gemm.
     """
-    decline_if(is_int8(root), INT8)
+    product = _product(root)
+    alike = _alike(x, product)
+    if product.is_op("MatMul") and (not alike or (root is product and _biased(root))):
+        return None  # the sum is the branch
+    decline_if(is_int8(product), INT8)
     if w.shape is None or len(w.shape) != 2 or not w.dtype:
         return decline("the right operand's shape is unknown")
-    k = w.shape[1 if root.attr("transB") else 0]
+    k = w.shape[1 if _reads_transposed(product) else 0]
     if k is None:
         return decline("the inner size is unknown")
-    bias = root.operand(2)
-    if bias is not None and not _is_row(bias, _columns(w, root)):
+    if c is not None and not _is_row(c, _columns(w, product)):
+        if root.is_op("Add"):
+            return None
         return decline("the bias is not one row of N values")
-    scalars = (root.attr("alpha"), root.attr("beta"), root.attr("transA"), root.attr("transB"))
-    return (x, w.dtype, k, scalars)
+    scalars = () if alike else _scalars(product)
+    return (x, w.dtype, k, product.is_op("Gemm") and product.attr("transA"), scalars)
+
+
+def _scalars(product: Binding) -> tuple[float, float, bool]:
+    """alpha, beta and transB."""
+    if product.is_op("MatMul"):
+        return (1.0, 1.0, False)
+    return (product.attr("alpha"), product.attr("beta"), bool(product.attr("transB")))
+
+
+def _alike(x: Var, product: Binding) -> bool:
+    """Whether all products of `x` in the block, a Gemm among them, are Gemm(x, w', c') with alpha
+    = beta = 1 for constants w' and c' that no bit is lost in.
+    """
+    beside = [
+        b
+        for b in x.users
+        if b.block is product.block and b.inputs[0] is x and (b.is_op("Gemm") or b.is_op("MatMul"))
+    ]
+    return x.rank == 2 and any(b.is_op("Gemm") for b in beside) and all(map(_is_constant, beside))
+
+
+def _is_constant(product: Binding) -> bool:
+    weight, bias = product.operand(1), product.operand(2)
+    return (
+        not product.has_refs
+        and weight is not None
+        and weight.is_constant
+        and weight.rank == 2
+        and weight.dtype in GEMM_DTYPES
+        and (bias is None or bias.is_constant)
+        and not (product.is_op("Gemm") and product.attr("transA"))
+        and all(abs(frexp(scalar)[0]) == 0.5 for scalar in _scalars(product)[:2])
+    )
+
+
+def _biased(product: Binding) -> bool:
+    """Whether a constant is added to the result, and nothing else reads it."""
+    user = product.out.sole_user()
+    return (
+        user is not None
+        and user.is_op("Add")
+        and user.block is product.block
+        and any(v.is_constant and _is_row(v, _columns_of(product)) for v in user.reads())
+    )
+
+
+def _columns_of(product: Binding) -> Dim:
+    weight = product.operand(1)
+    return None if weight is None else _columns(weight, product)
+
+
+def _scaled(v: Var, factor: float) -> Var:
+    """A constant times a power of two. Raises Decline if an element changes by more than that."""
+    array = v.const
+    if array is None or factor == 1.0:
+        return v
+    number = np.asarray(factor, array.dtype)
+    with np.errstate(all="ignore"):
+        scaled = np.multiply(array, number)
+        back = np.divide(scaled, number)
+    decline_if(
+        not np.array_equal(back, array, equal_nan=True),
+        "a weight or bias times alpha or beta leaves the range of its dtype",
+    )
+    return constant(scaled, name=f"{v.name}_scaled")
+
+
+def _plain(w: Var, product: Binding) -> Var:
+    """The constant weight (K, N) with which a product has alpha = 1. Raises Decline."""
+    alpha, _, transposed = _scalars(product)
+    scaled = _scaled(w, alpha)
+    array = scaled.const
+    return constant(array.T, name=f"{w.name}_t") if transposed and array is not None else scaled
 
 
 def _is_row(bias: Var, n: Dim) -> bool:
@@ -91,16 +186,24 @@ def gemms_of_one_left(merge: str, provider: str) -> Family:
     """
 
     @combine(
-        P.Gemm(x.shared, w, c.maybe),
+        P.any_of("Gemm", "MatMul")(x.shared, w, c.maybe)
+        | P.Add(P.MatMul(x.shared, w).only, c.const),
         by=_shares_left,
-        shrinks=count("Gemm"),
-        shared=Shared("x", "their dtypes, inner sizes, scalars or transpositions differ"),
+        shrinks=count("Gemm", "MatMul"),
+        shared=Shared(
+            "x",
+            "their dtypes or inner sizes differ, or scalars or transpositions of weights that are "
+            "not constant",
+        ),
     )
     def combine_parallel_gemm(
         x: list[Var], w: list[Var], c: list[Var | None], roots: list[Binding]
     ) -> Any:
-        first, shared = roots[0], x[0]
-        trans_a, trans_b = first.attr("transA"), first.attr("transB")
+        products, shared = [_product(root) for root in roots], x[0]
+        if all(b.is_op("MatMul") for b in products):
+            return None  # the Gemm beside them belongs to no group
+        alpha, beta, trans_b = _scalars(products[0])
+        trans_a = bool(products[0].is_op("Gemm") and products[0].attr("transA"))
         m = known_size(shared, 1 if trans_a else 0)
         k = known_size(w[0], 1 if trans_b else 0)
         reason = reason_not_to_merge(
@@ -108,10 +211,15 @@ def gemms_of_one_left(merge: str, provider: str) -> Family:
         )
         if reason is None and merge == "auto":
             reason = reason_of_weights(w, provider)
-        sizes = [_columns(v, root) for v, root in zip(w, roots, strict=True)]
-        reason = reason or reason_not_to_split(2, sizes, first.version)
+        sizes = [_columns(v, product) for v, product in zip(w, products, strict=True)]
+        reason = reason or reason_not_to_split(2, sizes, roots[0].version)
         if reason is not None:
             return decline(reason)
+        if any(_scalars(product) != (alpha, beta, trans_b) for product in products):
+            betas = [_scalars(product)[1] for product in products]
+            c = [v and _scaled(v, factor) for v, factor in zip(c, betas, strict=True)]
+            w = [_plain(v, product) for v, product in zip(w, products, strict=True)]
+            alpha, beta, trans_b = 1.0, 1.0, False
         merged = None
         if any(b is not None for b in c):
             rows = [row(b, n, w[0].dtype) for b, n in zip(c, sizes, strict=True)]
@@ -125,10 +233,10 @@ def gemms_of_one_left(merge: str, provider: str) -> Family:
             shared,
             concat(w, axis=axis),
             merged,
-            alpha=first.attr("alpha"),
-            beta=first.attr("beta"),
-            transA=trans_a,
-            transB=trans_b,
+            alpha=alpha,
+            beta=beta,
+            transA=int(trans_a),
+            transB=int(trans_b),
         )
         return split(product, sizes, w, source_axis=axis, axis=1)
 
