@@ -58,7 +58,9 @@
     _box(b, left, top) {
       this.places.set(b.id, { x: left + b.x, y: top + b.y, w: b.w, h: b.h });
       const kind = { n: "node", g: b.child ? "open" : "closed", v: "input", o: "output" }[b.id[0]];
-      const status = b.id[0] === "n" ? this.model.nodes[Number(b.id.slice(1))].c : undefined;
+      const status = kind === "node" ? this.model.nodes[Number(b.id.slice(1))].c : undefined;
+      // a closed group whose nodes share a state looks as they do
+      const state = kind === "closed" ? this.model.stateOf(Number(b.id.slice(1))) : status;
       const parts = [svg("rect", { width: b.w, height: b.h, rx: b.id[0] === "v" || b.id[0] === "o" ? b.h / 2 : 7 })];
       const middle = b.w / 2;
       if (b.child) {
@@ -72,7 +74,7 @@
         if (kind === "closed") parts.push(svg("text", { class: "sign", x: 15, y: 20 }, "+"), this._shares(b));
         if (status) parts.push(svg("text", { class: "sign", x: 11, y: 20 }, SIGNS[status]));
       }
-      const element = svg("g", { class: `box ${kind} ${status ?? ""}`, transform: `translate(${b.x},${b.y})`, "data-id": b.id }, parts);
+      const element = svg("g", { class: `box ${kind} ${state ?? ""}`, transform: `translate(${b.x},${b.y})`, "data-id": b.id }, parts);
       this.elements.set(b.id, element);
       return element;
     }

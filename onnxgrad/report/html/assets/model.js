@@ -42,6 +42,12 @@
       this.groups[0].members.push(...new Set(this.data.outputs.map((v) => this.end("o", v))));
     }
 
+    // Returns the state that all nodes of a group share, if there is one.
+    stateOf(group) {
+      const { counts, nodes } = this.groups[group];
+      return Object.keys(counts).find((state) => counts[state] === nodes);
+    }
+
     // Returns the box of an input or output; many of them share one box.
     end(kind, v) {
       return this.ends(kind).length > ENDS ? `${kind}s` : `${kind}${v}`;
