@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
+from onnxgrad.passes.merge_equal import MergeEqual
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.rule_passes import simplify_transpose
 from onnxgrad.rewrite.trace import Trace
@@ -71,6 +72,9 @@ class Graph:
                     "f",
                     "concat",
                     "move",
+                    "join",
+                    "branch",
+                    "parallel",
                 ]
             )
         )
@@ -90,7 +94,8 @@ class Graph:
                 "Gemm",
                 *operands,
                 *([] if bias is None else [self.constant(bias)]),
-                alpha=0.5,
+                alpha=self.draw(st.sampled_from([0.5, 0.5, 1.0, -2.0, 0.3])),
+                beta=self.draw(st.sampled_from([1.0, 1.0, 0.5, 0.3])),
                 **flags,
             )
         elif kind == "bias":
@@ -112,10 +117,74 @@ class Graph:
             ]
             joined = self.emit("Concat", *parts, axis=axis)[0]
             new = self.emit("Split", joined, results=len(parts), axis=axis, num_outputs=len(parts))
+        elif kind == "parallel":
+            left = self.pick()
+            new = [self.product(left) for _ in range(self.draw(st.integers(2, 4)))]
+        elif kind == "join":
+            new = self.parts()
+        elif kind == "branch":
+            new = [self.branch()]
         else:
             flat = self.emit("Reshape", self.pick(), self.sizes([-1]))[0]
             new = self.emit("Reshape", flat, self.sizes([N, N]))
         self.values += new
+
+    def product(self, left: str) -> str:
+        """A product of one value and a constant, as MatMul or Gemm, with a bias or without."""
+        bias = self.draw(st.sampled_from([None, *BIASES]))
+        if self.draw(st.booleans()):
+            made = self.emit("MatMul", left, self.weight())[0]
+            return made if bias is None else self.emit("Add", made, self.constant(bias))[0]
+        scalars = {
+            name: self.draw(st.sampled_from([1.0, 0.5, -4.0, 0.3])) for name in ("alpha", "beta")
+        }
+        biases = [] if bias is None else [self.constant(bias)]
+        flags = {"transB": self.draw(st.integers(0, 1))}
+        return self.emit("Gemm", left, self.weight(), *biases, **scalars, **flags)[0]
+
+    def parts(self) -> list[str]:
+        """N rows or columns of a Concat, by Slice, Gather, or Split and perhaps Concat."""
+        count, axis = self.draw(st.integers(2, 3)), self.draw(st.integers(-2, 1))
+        joined = self.emit("Concat", *(self.pick() for _ in range(count)), axis=axis)[0]
+        if self.draw(st.booleans()):
+            cuts = self.draw(
+                st.sampled_from([[N] * count, [2 * N, (count - 2) * N], [1, count * N - 1]])
+            )
+            pieces = self.emit("Split", joined, self.sizes(cuts), results=len(cuts), axis=axis)
+            if self.draw(st.booleans()) and cuts == [N] * count:
+                return pieces
+            order = self.draw(st.permutations(pieces))
+            joined = self.emit("Concat", *order, axis=axis)[0]
+        start = self.draw(st.integers(0, N * (count - 1)))
+        if self.draw(st.booleans()):
+            indices = [start + self.draw(st.integers(0, N - 1)) for _ in range(N)]
+            return self.emit("Gather", joined, self.sizes(indices), axis=axis)
+        bounds = [start, start + N, axis, 1]
+        if self.draw(st.booleans()):
+            bounds = [start + N - 1, start - 1 if start else -(10**6), axis, -1]
+        return self.emit("Slice", joined, *(self.sizes([n]) for n in bounds))
+
+    def branch(self) -> str:
+        """An If whose branches read constants of their own, which may be equal, and outer ones."""
+        total = self.emit("ReduceSum", self.pick(), keepdims=0)[0]
+        condition = self.emit("Greater", total, self.constant(()))[0]
+        own = self.rng.standard_normal((2, N, N))
+        branches = {}
+        for name in ("then_branch", "else_branch"):
+            value, weight, result = (f"{name}{len(self.nodes)}_{k}" for k in range(3))
+            array = numpy_helper.from_array(own[self.draw(st.integers(0, 1))], weight)
+            other = self.weight() if self.draw(st.booleans()) else weight
+            nodes = [
+                helper.make_node("MatMul", [self.pick(), weight], [value]),
+                helper.make_node("Add", [value, other], [result]),
+            ]
+            typed = helper.make_tensor_value_info(result, TensorProto.DOUBLE, [N, N])
+            inside = [array]
+            if self.draw(st.booleans()):
+                nodes.insert(0, helper.make_node("Constant", [], [weight], value=array))
+                inside = []
+            branches[name] = helper.make_graph(nodes, name, [], [typed], inside)
+        return self.emit("If", condition, **branches)[0]
 
     def sizes(self, values: list[int]) -> str:
         name = f"s{len(self.constants)}"
@@ -151,6 +220,7 @@ def check(model: ModelProto) -> None:
         program, trace = load(model), Trace(check_measures=True)
         if push:
             simplify_transpose(always=True).run(program, trace)
+            MergeEqual(small=True).run(program, trace)
         Pipeline.of(merge="always").run(program, trace)
         for block in program.blocks():
             block.schedule()
