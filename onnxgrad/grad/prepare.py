@@ -47,7 +47,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Declared
 from onnxgrad.passes.remove_unused import reachable
-from onnxgrad.wording import counted
+from onnxgrad.wording import counted, option
 
 Adjoint = Literal["auto", "ones", "input"]
 
@@ -175,7 +175,12 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
     if request.ste:
         anchors, count = open_rounding(program)
         many = counted(count, "quantisation")
-        notes.append(f"straight through {many}: an estimate, not a derivative")
+        notes.append(
+            f"straight through {many}: an estimate, not a derivative"
+            if count
+            else f"{option('--ste', 'ste=True')} changes nothing: the model has no QuantizeLinear "
+            "whose integers a DequantizeLinear by the same scale reads"
+        )
     requested = find_wrt(block, request.wrt, targets, model_values, ste=request.ste)
     if request.replaced:
         hoist(program, [v for v in requested if is_float_constant(v) and v.definition is not None])

@@ -53,7 +53,8 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
     Some stay unchanged: pairs with blocked scales, with scales per channel of an operand of unknown
     rank, or of an unsupported type, and each QuantizeLinear whose integers go elsewhere.
     """
-    anchors = [*open_caches(program), *open_paths(program)]
+    paths = open_paths(program)
+    anchors = [*open_caches(program), *paths]
     lstms = open_lstms(program)
     pairs = [(b, x) for b in program.main.walk() if (x := _quantized(b)) is not None]
     for back, x in pairs:
@@ -74,7 +75,9 @@ def open_rounding(program: Program) -> tuple[list[Binding], int]:
         passed.type = back.out.type
         back.block.set_operand(identity, 0, passed)
         anchors.append(identity)
-    return [*anchors, *(anchor for opened in lstms for anchor in opened)], len(pairs) + len(lstms)
+    return [*anchors, *(anchor for opened in lstms for anchor in opened)], len(pairs) + len(
+        lstms
+    ) + len(paths)
 
 
 def _quantized(back: Binding) -> Var | None:

@@ -187,9 +187,9 @@ def with_weights(
         tensor = _the_one(held.get(name, []), name)
         _replace(tensor, name, t.of(values[t.name], tensor.dims), apart)
     stored = {v.name: v for v in load_in_place(model).main.vars()}
-    for name, value in values.items():
+    for name in values:
         tensor = _the_one(held.get(name, []), name)
-        _replace(tensor, name, as_integers(stored, name, value), apart)
+        _replace(tensor, name, as_integers(stored, name, values), apart)
     if too_many := sorted(set(changed_weights(before, proto)) - set(values) - set(copied)):
         raise InternalError(f"export changed '{too_many[0]}', which was not trained")
     keep(proto.metadata_props, lambda entry: entry.key != KEY)

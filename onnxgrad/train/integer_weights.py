@@ -8,11 +8,15 @@ the file will. Trained values are written back as integers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import product
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.errors import InputError
 from onnxgrad.grad.straight_through import BOUNDS, along
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
@@ -21,6 +25,9 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
+
+_UNTRAINED: Mapping[str, Array] = MappingProxyType({})
+_ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 def open_integers(program: Program) -> None:
@@ -52,15 +59,56 @@ def open_integers(program: Program) -> None:
             block.remove_initializer(stored)
 
 
-def as_integers(stored: Mapping[str, Var], name: str, value: Array) -> Array:
-    """Returns the trained value of a weight as the file stores it: rounded as QuantizeLinear does,
-    if it stores integers.
+def rounding_scales(program: Program) -> set[str]:
+    """Returns the names of the scales of QuantizeLinear and DequantizeLinear, which have to stay
+    positive.
     """
-    weight = stored.get(name)
+    rounding = (b for b in program.main.walk() if b.op in _ROUNDING)
+    return {v.name for b in rounding if (v := b.operand(1)) is not None}
+
+
+def least_scale(start: Array) -> Array:
+    """Returns the least values of a trained scale, like its first values: a thousandth of them,
+    and never 0.
+    """
+    dtype: Any = start.dtype
+    least: Array = np.maximum(np.divide(start, 1024), np.finfo(dtype).tiny)
+    return least.astype(dtype)
+
+
+def check_scales(program: Program, trained: Collection[str]) -> None:
+    """Raises InputError if a scale trains whose product with another one is the scale of a bias of
+    32 bits: onnxruntime takes the product in place of the bias's own scale.
+    """
+    operands = [(b, b.operand(0), b.operand(1)) for b in program.main.walk() if b.op in _ROUNDING]
+    held = {
+        v.name: np.ravel(v.const) for *_, v in operands if v is not None and v.const is not None
+    }
+    of_biases = {
+        v.name: b
+        for b, q, v in operands
+        if q is not None and q.dtype == TensorProto.INT32 and v is not None and v.name in held
+    }
+    for (bias, back), learnt, other in product(of_biases.items(), held, held):
+        if learnt not in trained:
+            continue
+        both = np.multiply(held[learnt], held[other])
+        if both.size == held[bias].size and np.allclose(both, held[bias], rtol=1e-5, atol=0):
+            raise InputError(
+                f"'{learnt}' cannot train: the scale of the bias '{back}' is its product with "
+                f"'{other}', and stays; leave '{learnt}' out of wrt"
+            )
+
+
+def as_integers(stored: Mapping[str, Var], name: str, values: Mapping[str, Array]) -> Array:
+    """Returns the trained value of a weight as the file stores it: if it stores integers, rounded
+    as QuantizeLinear does by their scale, which may be among the trained values.
+    """
+    weight, value = stored.get(name), values[name]
     back = None if weight is None else next(iter(weight.users), None)
     if weight is None or back is None or back.operand(0) is not weight or _scaled(back) is None:
         return value
-    scale, zero = _by_axis(back, value)
+    scale, zero = _by_axis(back, value, values)
     low, high = BOUNDS[weight.dtype]
     integers: Array = np.clip(np.rint(np.divide(value, scale)) + zero, low, high)
     return integers.astype(numpy_dtype(weight.dtype))
@@ -83,10 +131,13 @@ def _scaled(b: Binding) -> tuple[Array, Array | None] | None:
     return np.asarray(scale.const), shift
 
 
-def _by_axis(back: Binding, value: Array) -> tuple[Array, Array]:
+def _by_axis(
+    back: Binding, value: Array, trained: Mapping[str, Array] = _UNTRAINED
+) -> tuple[Array, Array]:
     """Returns scale and zero point so that they broadcast against a value."""
-    found = _scaled(back)
+    found, by = _scaled(back), back.operand(1)
     scale, shift = (np.ones(()), None) if found is None else found
+    scale = scale if by is None else trained.get(by.name, scale)
     shape = [1] * value.ndim
     if scale.ndim == 1 and scale.size > 1:
         shape[(1 if back.attr("axis") is None else back.attr("axis")) % value.ndim] = scale.size

@@ -33,7 +33,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.train.export import digest, inference_note
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
-from onnxgrad.train.integer_weights import open_integers
+from onnxgrad.train.integer_weights import check_scales, open_integers, rounding_scales
 from onnxgrad.train.losses import Place
 from onnxgrad.train.losses.adding import LossLike, emit_loss, loss_of
 from onnxgrad.train.losses.base import OLDEST_OPSET, Loss, OverBatch
@@ -136,6 +136,8 @@ def build_step(
     if inputs_at:
         check_apart(found.adjoints, before, inputs_at)
     trained = {*found.adjoints, *(s.name for s in ahead.applied.statistics)}
+    if modes.ste:
+        check_scales(found.program, trained)
     texts = (note.text for note in notes if note.about & trained)
     found = replace(
         found,
@@ -315,7 +317,9 @@ def _with_update(
     update = None
     with emitting(block, share=True, made_by=options.optimizer.name):
         if options.accumulate == 1:
-            made = emit_update(block, options, parameters, adjoints, scale, initial)
+            made = emit_update(
+                block, options, parameters, adjoints, scale, initial, rounding_scales(program)
+            )
         else:
             labels = values[ahead.divisor or ""] if options.accumulate_by == "labels" else None
             sums = add_up(block, parameters, adjoints, initial, labels)

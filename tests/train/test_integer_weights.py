@@ -130,3 +130,76 @@ def test_the_command(tmp_path: Any, capsys: Any) -> None:
     assert main([str(w) for w in words]) == 0
     assert "an estimate" in "".join(capsys.readouterr())
     assert arrays(onnx.load(out))["q"].dtype == np.int8
+
+
+LEARNT: dict[str, dict[str, Any]] = {
+    "graph": {},
+    "update of micro-batches": {"accumulate": 2},
+    "moving average": {"average": 0.5},
+    "float16": {"loss_scale": 1.0},
+}
+
+
+@pytest.mark.parametrize("form", LEARNT)
+def test_learnt_scales_stay_positive(form: str) -> None:
+    """A step of this rate towards outputs of 0 would make each scale of clipped values negative."""
+    dtype = "float16" if form == "float16" else "float"
+    clipping = parse(
+        f"""g ({dtype}[N,3] x) => ({dtype}[N,3] y) <int8[3] zero={{0,0,0}}> {{
+        q = QuantizeLinear <axis=1> (x, scale, zero)  y = DequantizeLinear <axis=1> (q, scale, zero)
+        }}""",
+        opset=21,
+    )
+    start = np.array([0.1, 0.2, 0.05], np.float16 if form == "float16" else np.float32)
+    clipping.graph.initializer.append(numpy_helper.from_array(start, "scale"))
+    options = LEARNT[form]
+    step = onnxgrad.training_step(
+        clipping, "mse", "sgd{lr=100}", wrt=["scale"], ste=True, **options
+    )
+    trainer = onnxgrad.Trainer(step)
+    x = np.full((4, 3), 1000, start.dtype)
+    least = np.maximum(start / 1024, np.finfo(start.dtype).tiny).astype(start.dtype)
+    for number in range(1, 5):
+        trainer.step({"x": x, "target": np.zeros_like(x)})
+        moved = number >= options.get("accumulate", 1)
+        assert np.array_equal(trainer.parameters["scale"], least if moved else start)
+    with pytest.raises(InputError, match="no scale of a quantisation"):
+        onnxgrad.Trainer(step, engine="blocks")
+
+
+def product() -> onnx.ModelProto:
+    """A quantised product without a bias."""
+    return parse(
+        """g (float[N,4] x) => (float[N,3] y)
+        <float xs={0.05}, int8 xz={0}, float[3] ws={0.1,0.2,0.05}, int8[3] wz={0,0,0},
+        int8[4,3] q={3,-7,2,5,1,-4,6,-2,7,-5,4,3}> {
+        xq = QuantizeLinear (x, xs, xz)  xd = DequantizeLinear (xq, xs, xz)
+        w = DequantizeLinear <axis=1>(q, ws, wz)  y = MatMul (xd, w) }""",
+        opset=21,
+    )
+
+
+def test_integers_are_those_of_learnt_scales() -> None:
+    before = product()
+    step = onnxgrad.training_step(before, "mse", "adam{lr=0.01}", wrt=["params", "ws"], ste=True)
+    trainer = onnxgrad.Trainer(step)
+    trainer.fit(DATA, epochs=20)
+    after = trainer.export(before)
+    assert np.abs(arrays(after)["ws"] / arrays(before)["ws"] - 1).min() > 0.05
+    written = run(after, {"x": X}, optimize=False)["y"]
+    predicted = trainer.predict({"x": X})["y"]
+    assert np.abs(written - predicted).max() <= 1e-6 * np.abs(predicted).max()
+
+
+def test_a_scale_whose_product_scales_a_bias_stays() -> None:
+    for name in ("ws", "xs"):
+        with pytest.raises(InputError, match=f"'{name}' cannot train: the scale of the bias"):
+            onnxgrad.training_step(model("one scale"), "mse", wrt=["params", name], ste=True)
+
+
+def test_a_model_without_quantisation_is_named() -> None:
+    plain = parse(
+        "g (float[N,4] x) => (float[N,1] y) <float[4,1] w={1,2,3,4}> { y = MatMul (x, w) }"
+    )
+    step = onnxgrad.training_step(plain, "mse", ste=True)
+    assert any(note.startswith("ste=True changes nothing") for note in step.notes)

@@ -27,6 +27,7 @@ from onnxgrad.train.engines.base import Engine, Result
 from onnxgrad.train.engines.flat_buffers import Region, aligned, laid_out, made_ready, slot_of
 from onnxgrad.train.engines.formula_replay import Replay
 from onnxgrad.train.engines.session import checked, give_back, open_session, refusing, sizes_of
+from onnxgrad.train.integer_weights import rounding_scales
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Moment
@@ -43,8 +44,8 @@ _WEIGHT, _GRADIENT = "", "gradient"
 
 def fits(step: TrainingStep) -> bool:
     """Whether a step's update can be computed outside of the graph: its optimisers and its schedule
-    are built in and work element by element, all its values have one dtype, and there is no loss
-    scaling.
+    are built in and work element by element, all its values have one dtype, there is no loss
+    scaling, and no weight is the scale of a quantisation, which has bounds.
     """
     manifest = step.manifest
     optimizers = [manifest.optimizer, *(group["optimizer"] for group in manifest.groups)]
@@ -53,6 +54,10 @@ def fits(step: TrainingStep) -> bool:
     if len(dtypes) != 1 or "master" in manifest.optimizer or manifest.loss_scaling is not None:
         return False
     if manifest.schedule is not None and schedule_of(manifest.schedule) is None:
+        return False
+    if not rounding_scales(step.train).isdisjoint(
+        fed.name for fed in manifest.of_role("parameter")
+    ):
         return False
     found = [OPTIMIZERS.get(str(o.get("name"))) for o in optimizers]
     return all(cls is not None and cls.elementwise for cls in found)

@@ -26,7 +26,7 @@ def open_engine(
         )
         raise InputError(
             f"{who} runs on the CPU, with an optimiser of this package that works element by "
-            f"element and one dtype for all parameters: {instead}"
+            f"element, one dtype for all parameters and no scale of a quantisation: {instead}"
         )
     if parallel and name == "graph":
         raise InputError('data_parallel averages outside of the graph: leave out engine="graph"')

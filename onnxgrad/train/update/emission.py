@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, TensorType, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.train.integer_weights import least_scale, rounding_scales
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.optimizers.base import Moment
 from onnxgrad.train.update.clipping import averaged_and_clipped, in_dtype, times, widest
@@ -44,10 +45,12 @@ def emit_update(
     adjoints: Sequence[Var],
     scale: Scale,
     initial: State,
+    bounded: Collection[str],
     labels: Var | None = None,
 ) -> Update:
     """Emits new values of weights and states as outputs of the block, with the inputs that they
-    need. First values of the inputs are added to `initial`. labels: the number of labels by which
+    need. First values of the inputs are added to `initial`. bounded: the scales of quantisations,
+    which stay positive. labels: the number of labels by which
     sums over micro-batches are divided.
     """
     names = block.program.names
@@ -63,7 +66,7 @@ def emit_update(
     gs, norm, finite = _prepared(options, adjoints, scale, labels)
     group = members(options.groups, [p.name for p in parameters])
     at = Moment(learning, number, op, TensorProto.FLOAT)
-    writer = _Writer(block, options, at, finite, initial)
+    writer = _Writer(block, options, at, finite, initial, bounded)
     fed = [writer.parameter(p, g, group[p.name]) for p, g in zip(parameters, gs, strict=True)]
     name = None if norm is None else returned(block, norm, "gradient_norm")
     fed += writer.states
@@ -120,6 +123,7 @@ class _Writer:
     at: Moment
     finite: Var | None
     initial: State
+    bounded: Collection[str]
 
     def __post_init__(self) -> None:
         self.states: list[Fed] = []
@@ -130,7 +134,8 @@ class _Writer:
         optimizer, averaging = group.optimizer, self.options.average
         if p.dtype not in (TensorProto.FLOAT, TensorProto.DOUBLE):
             optimizer = Master(optimizer)
-        rule = WeightUpdate(optimizer, group.factor, averaging)
+        least = least_scale(start) if p.name in self.bounded else None
+        rule = WeightUpdate(optimizer, group.factor, averaging, least)
         at = replace(self.at, dtype=p.dtype, learning_rate=rule.rate(self.at.learning_rate, op))
         held = {slot: self._state(p, slot, v) for slot, v in optimizer.state(start).items()}
         average = None
@@ -251,7 +256,9 @@ def update_program(
     own = {slot: block.add_input(v.name, v.type) for slot, v in scale.items()}
     with emitting(block, share=True, made_by=options.optimizer.name):
         gradients = sums if labels is None else sums[1:]
-        made = emit_update(block, options, parameters, gradients, own, initial, labels)
+        made = emit_update(
+            block, options, parameters, gradients, own, initial, rounding_scales(train), labels
+        )
         for v, fed in zip(sums, accumulated, strict=True):
             data = np.zeros(1, numpy_dtype(v.dtype)).tobytes()
             zero = TensorProto(data_type=v.dtype, dims=[1], raw_data=data)

@@ -13,7 +13,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.options import Share, check_fields
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor
 from onnxgrad.train.update.clipping import element_type, in_dtype
-from onnxgrad.train.update.mixed_precision import Master
+from onnxgrad.train.update.mixed_precision import MASTER, Master
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class ExponentialMovingAverage:
 class WeightUpdate:
     """The update of the weights of one group: the optimiser's formula, then the moving average.
 
-    factor: the group's learning rate over the step's.
+    factor: the group's learning rate over the step's. least: least values of the weight, for scales
+    of a quantisation.
     """
 
     optimizer: Optimizer
     factor: float = 1.0
     average: ExponentialMovingAverage | None = None
+    least: Array | None = None
 
     def rate(self, given: Tensor, math: Any) -> Tensor:
         """Returns the group's learning rate, in float64 if it differs from the step's."""
@@ -76,6 +78,11 @@ class WeightUpdate:
         The average is that of the master weights, if there are any.
         """
         new, after = self.optimizer.update(p, g, s, at)
+        if self.least is not None:
+            new = at.math.Max(new, self.least)
+            if MASTER in after:
+                wide = self.least.astype(np.float32)
+                after = {**after, MASTER: at.math.Max(after[MASTER], wide)}
         new, after = kept(new, p), {slot: kept(after[slot], v) for slot, v in s.items()}
         if self.average is not None:
             source = after["master"] if isinstance(self.optimizer, Master) else new
