@@ -26,6 +26,7 @@ LAYERS = [
     "extensions",
     "results",
     "options",
+    "name_lists",
     "named_options",
     "limits",
     "ir",

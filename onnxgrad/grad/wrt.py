@@ -5,7 +5,6 @@ nested graphs move to the main graph.
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -26,6 +25,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
+from onnxgrad.name_lists import COMMA, with_commas
 from onnxgrad.wording import option, perhaps, what_there_is
 
 Wrt: TypeAlias = "str | Sequence[str] | None"
@@ -37,7 +37,6 @@ Wrt: TypeAlias = "str | Sequence[str] | None"
 PARAMS = "params"
 
 # a comma inside of brackets belongs to a glob
-_COMMA = re.compile(r",(?![^\[]*\])")
 
 
 def find_wrt(
@@ -155,11 +154,12 @@ def entries_of(wrt: Wrt, names: Container[str]) -> list[str]:
     unless it is the name of a value.
     """
     entries = [wrt] if isinstance(wrt, str) else list(wrt or ())
-    return [
+    parts = [
         part
         for e in entries
-        for part in ([e] if e in names else [p.strip() for p in _COMMA.split(e)])
+        for part in ([e] if e in names else [p.strip() for p in COMMA.split(e)])
     ]
+    return [*with_commas(parts, names)]
 
 
 def is_glob(entry: str) -> bool:

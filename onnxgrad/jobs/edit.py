@@ -27,13 +27,14 @@ from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, OptimizeOptions
 from onnxgrad.jobs.extract import remove_what_served
 from onnxgrad.jobs.fixed_dims import fix, sizes_bound
 from onnxgrad.jobs.join import join
-from onnxgrad.jobs.kinds import names_among, of_known
+from onnxgrad.jobs.kinds import of_known
 from onnxgrad.jobs.lift import lift, matching, named_inputs, with_inputs
 from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
 from onnxgrad.jobs.row_declarations import OpenBatchOptions
 from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions
+from onnxgrad.name_lists import names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import roles, shape_of
@@ -452,5 +453,7 @@ def _for_edited(program: Program, options: EditOptions, proof: Mapping[str, Any]
         gone = sizes_bound(graph, bound)
         made["dims"] = {n: size for n, size in made["dims"].items() if n not in gone}
     if "allow_empty" in made:
-        made["allow_empty"] = [names.get(n, n) for n in made["allow_empty"]]
+        outputs = [v.name for v in program.main.outputs]
+        allowed = names_among(made["allow_empty"], outputs, "allow_empty")
+        made["allow_empty"] = [names.get(n, n) for n in allowed]
     return made

@@ -5,7 +5,7 @@ the values that are too large.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.load import ModelLike, load_own
+from onnxgrad.ir.load import ModelLike, load, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_bytes
@@ -24,7 +24,8 @@ from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
 from onnxgrad.jobs.proving import original_of, runnable
 from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.laws.float16.forms import FAR, LARGEST
-from onnxgrad.laws.float16.keeping import heads
+from onnxgrad.laws.float16.keeping import heads, names_of
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import providers_of, several
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.passes.pipeline import Pipeline
@@ -56,15 +57,18 @@ def float16(
     proof = None
     if options.verify:
         proof = with_bound(options.proof())
-    kept = several(options.keep, "names to keep")
-    halving = Float16(
-        names_of([name for name in kept if name != AUTO]), options.io, (), names_of(options.convert)
-    )
     try:
         with hooks.limits(options.timeout, options.max_memory):
+            program = load(settled(model))
+            known = {AUTO, *(name for b in program.main.walk() for name in names_of(b))}
+            kept = names_among(options.keep, known, "keep")
             if AUTO in kept and proof is None:
                 raise InputError(f"keep '{AUTO}' searches by proofs: leave the proof on")
-            outcome.adopt(_converted(settled(model), halving, proof, clock, AUTO in kept))
+            converted = names_among(options.convert, known, "convert")
+            halving = Float16(
+                joined(name for name in kept if name != AUTO), options.io, (), joined(converted)
+            )
+            outcome.adopt(_converted(program, halving, proof, clock, AUTO in kept))
             if AUTO in kept and not outcome.trace.rewrites:
                 raise NotProved(
                     f"keep '{AUTO}' leaves every node in float32, so nothing is converted; "
@@ -162,9 +166,9 @@ def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
     return ""
 
 
-def names_of(given: Sequence[str]) -> str:
+def joined(names: Iterable[str]) -> str:
     """Returns names in the form of the pass, where a blank separates names and a ? matches it."""
-    return " ".join(name.replace(" ", "?") for name in several(given, "names to keep or convert"))
+    return " ".join(name.replace(" ", "?") for name in names)
 
 
 def values_beyond(

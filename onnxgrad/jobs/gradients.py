@@ -49,6 +49,7 @@ from onnxgrad.jobs.gradient_declarations import (
 )
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import providers_of
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.train.losses.adding import with_loss
@@ -278,11 +279,12 @@ def _sample(
             return report
     original = read(model)
     original.digests = found.program.digests  # the weights that are written are those checked
-    refuse_strange(proof.allow_empty, found)
+    allowed = names_among(proof.allow_empty, found.values, "allow_empty")
+    refuse_strange(allowed, found)
     bounds, names = Bounds.of(proof.atol, proof.rtol, proof.metric), spread(found.values)
     checking = CheckGradientOptions if found.kind == "gradient" else CheckProductOptions
     given = {**options.settings(), **proof.settings(Checked), "of": found.kind, "wrt": names}
-    given["allow_empty"] = [name for name in proof.allow_empty if name in names]
+    given["allow_empty"] = [name for name in allowed if name in names]
     known = {o.name for o in options_of(checking)}
     hooks.on_stage(f"{found.kind} against differences")
     sample = checking.from_settings({k: v for k, v in given.items() if k in known})

@@ -48,50 +48,11 @@ class Commas(Word):
         return names
 
 
-def with_commas(words: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """Returns names of which a flag has split some at their own commas: neighbouring words, of
-    which one is not known, become one name if together they are.
-    """
-    found: list[str] = []
-    at = 0
-    while at < len(words):
-        ends = range(len(words), at + 1, -1)
-        joined = (n for n in ends if ",".join(words[at:n]) in known)
-        end = next((n for n in joined if any(w not in known for w in words[at:n])), at + 1)
-        found.append(",".join(words[at:end]))
-        at = end
-    return tuple(found)
-
-
-def names_among(given: str | Sequence[str], known: Collection[str], where: str) -> tuple[str, ...]:
-    """Returns the names of an option: each text is a known name, or several separated by commas, of
-    which a known name may contain some. Raises InputError.
-    """
-    parts = [
-        part
-        for name in several(given, where)
-        for part in ([name] if name in known else [p.strip() for p in name.split(",") if p.strip()])
-    ]
-    return with_commas(parts, known)
-
-
 class _Axes(Commas):
     """Names separated by commas, of which some have an axis, as in x=1,y."""
 
     def check(self, value: Any, where: str) -> Any:
         return value if isinstance(value, Mapping) else several(value, where)
-
-    def join(self, values: Sequence[str], flag: str) -> Any:
-        words = super().join(values, flag)
-        axes: dict[str, int | None] = {}
-        for word in words:
-            name, _, number = word.rpartition("=")
-            placed = bool(name) and number.isdecimal() and len(number) < DIGITS
-            key = name if placed else word
-            if key in axes:
-                raise InputError(f"{flag} names '{key}' twice")
-            axes[key] = int(number) if placed else None
-        return words if set(axes.values()) == {None} else axes
 
 
 class _Text:

@@ -24,10 +24,10 @@ from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.extract import extracted, remove_what_served
 from onnxgrad.jobs.inspection.operator_costs import flops
-from onnxgrad.jobs.kinds import names_among
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import LiftOptions
+from onnxgrad.name_lists import fits, names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.wording import option, perhaps
 
@@ -277,7 +277,7 @@ def named_inputs(program: Program, weights: bool | str | Sequence[str]) -> list[
     """Returns the inputs that match names or globs, after `with_inputs`."""
     inputs = [v.name for v in program.main.inputs]
     globs = () if isinstance(weights, bool) else names_among(weights, inputs, "weights")
-    return [name for name in inputs if any(name == g or fnmatchcase(name, g) for g in globs)]
+    return [name for name in inputs if any(fits(name, g) for g in globs)]
 
 
 def _values(program: Program, names: Iterable[str]) -> dict[str, Any]:

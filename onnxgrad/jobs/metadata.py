@@ -11,6 +11,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.program import HEADER, Program
 from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.save import to_proto
+from onnxgrad.name_lists import names_among
 from onnxgrad.passes.strip_metadata import StripMetadata
 from onnxgrad.rewrite.trace import Trace
 
@@ -30,7 +31,7 @@ def change(
     before, trace = to_proto(program), Trace()
     if strip is not None:
         StripMetadata(keys=strip).run(program, trace)
-    for key in unset:
+    for key in names_among(unset, program.metadata, "unset"):
         if key in values:
             raise InputError(f"metadata {key!r} cannot be both set and unset")
         if program.metadata.pop(key, None) is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import ModelProto
@@ -13,10 +13,12 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import Files, sharing
-from onnxgrad.jobs.kinds import Sizes, names_among
+from onnxgrad.jobs.declared import DIGITS
+from onnxgrad.jobs.kinds import Sizes
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.row_declarations import OpenBatchOptions, RowsProof, VmapOptions
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import providers_of, several
 from onnxgrad.transform.open_batch import Opened, open_rows
 from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes
@@ -72,8 +74,7 @@ def vmap(model: ModelLike, options: VmapOptions, hooks: Hooks) -> OpenedModel:
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
-        given = options.inputs
-        chosen = given if isinstance(given, Mapping) else _names(program, given)
+        chosen = _axes(program, options.inputs)
         if as_inputs(program, chosen):  # compare with weights as inputs
             program = load_own(program)
         mapped = map_inputs(program, chosen, axis=options.axis, symbol=options.symbol)
@@ -85,6 +86,36 @@ def _names(program: Program, given: Sequence[str] | str | None) -> list[str] | N
     if given is None:
         return None
     return [*names_among(given, {v.name for v in program.main.vars()}, "inputs")]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """The texts NAME and NAME=AXIS of known names."""
+
+    known: Container[str]
+
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and self.of(text)[0] in self.known
+
+    def of(self, text: str) -> tuple[str, int | None]:
+        """Returns the name and the axis in a text."""
+        name, _, number = text.rpartition("=")
+        placed = bool(name) and number.isdecimal() and len(number) < DIGITS
+        return (name, int(number)) if placed and text not in self.known else (text, None)
+
+
+def _axes(
+    program: Program, given: str | Sequence[str] | Mapping[str, int | None] | None
+) -> Mapping[str, int | None] | None:
+    """Returns the axes by name of a text or list of NAME and NAME=AXIS. Raises InputError."""
+    if given is None or isinstance(given, Mapping):
+        return given
+    placed, axes = _Placed({v.name for v in program.main.vars()}), dict[str, int | None]()
+    for name, axis in map(placed.of, names_among(given, placed, "inputs")):
+        if name in axes:
+            raise InputError(f"{option('--map', 'inputs')} names '{name}' twice")
+        axes[name] = axis
+    return axes
 
 
 def _proved_rows(program: Program, opened: Opened, options: RowsProof, hooks: Hooks) -> OpenedModel:
@@ -134,14 +165,16 @@ def open_sizes(model: ModelLike, options: OpenBatchOptions, hooks: Hooks) -> Siz
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
-        wanted = {name: places.split(",") for name, places in (options.open or {}).items()}
+        axes = {f"{v.name}.{axis}" for v in program.main.inputs for axis in range(v.rank or 0)}
+        wanted = {
+            name: [*names_among(places, axes, "open")]
+            for name, places in (options.open or {}).items()
+        }
         references = [read(m) for m in several(options.reference, "")]
         others = [reference.proto for reference in references]
         compared = _compared(program.proto, others, wanted) if options.verify else {}
         extend = options.extend if isinstance(options.extend, Mapping) else {}
-        opened = open_dimensions(
-            program, wanted, several(options.follow, "follow"), compared, extend
-        )
+        opened = open_dimensions(program, wanted, options.follow, compared, extend)
         rows = None
         if options.inputs is not None or options.batch is not None:
             names = _names(program, options.inputs)

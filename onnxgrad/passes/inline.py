@@ -31,6 +31,7 @@ from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.bodies.calls import Builder, lower
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.passes.outlined_functions import (
@@ -42,7 +43,7 @@ from onnxgrad.passes.outlined_functions import (
     restore_names,
     restore_order,
 )
-from onnxgrad.passes.remove_unused import names_function, reachable
+from onnxgrad.passes.remove_unused import forms_of, names_function, reachable
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.wording import did_you_mean, option
 
@@ -57,9 +58,9 @@ class Inline(Pass):
     call is left.
 
     A function is inlined if its metadata has `onnxgrad.inline=1` or if `names` matches it (names or
-    patterns separated by spaces: `f`, `domain::f`, `*`), unless it is recursive or calls a function
-    that is not inlined. `names` may also name an operator with a body: one whose schema has a
-    function, most of com.microsoft, and those with a body of the caller's (`onnxgrad.body`).
+    patterns separated by spaces or commas: `f`, `domain::f`, `*`), unless it is recursive or calls
+    a function that is not inlined. `names` may also name an operator with a body: one whose schema
+    has a function, most of com.microsoft, and those with a body of the caller's (`onnxgrad.body`).
     `max_nodes` bounds the result before anything is expanded.
     """
 
@@ -71,7 +72,8 @@ class Inline(Pass):
         """Inlines in every function, then in the main graph. Raises InputError if a graph would
         pass `max_nodes`.
         """
-        order = self._inlinable(program, trace)
+        patterns = patterns_of(program, self.names)
+        order = self._inlinable(program, patterns, trace)
         sizes = expanded_sizes(program, order)
         for block in roots(program):
             size = expanded_size(block.walk(), sizes)
@@ -82,11 +84,11 @@ class Inline(Pass):
                 )
         before = reachable(program)
         bindings = (b for block in program.blocks() for b in block.bindings)
-        opened = [b.domain for b in bindings if b.domain and _is_named(b, self.names.split())]
+        opened = [b.domain for b in bindings if b.domain and _is_named(b, patterns)]
         inlined = set(order)
         others = (block for key, block in program.functions.items() if key not in inlined)
         for block in [*(program.functions[key] for key in order), *others, program.main]:
-            self._open_all(block, inlined, trace)
+            self._open_all(block, inlined, patterns, trace)
         left = reachable(program)
         # functions that had no calls before stay
         gone = [key for key in order if key in before and key not in left]
@@ -95,15 +97,17 @@ class Inline(Pass):
         for domain in dict.fromkeys([*(key[0] for key in gone), *opened]):
             _drop_import(program, domain)
 
-    def _inlinable(self, program: Program, trace: Trace) -> list[FunctionKey]:
+    def _inlinable(
+        self, program: Program, patterns: Sequence[str], trace: Trace
+    ) -> list[FunctionKey]:
         chosen: dict[FunctionKey, None] = {}
         order = functions_callees_first(program)
         reached = set(order)
         for key in program.functions:
-            if key not in reached and self._marked(program, key):
+            if key not in reached and self._marked(program, key, patterns):
                 trace.missed(_RULE, "::".join(filter(None, key)), "it is recursive")
         for key in order:
-            if not self._marked(program, key):
+            if not self._marked(program, key, patterns):
                 continue
             other = sorted(c for c in callees(program.functions[key]) if c not in chosen)
             if other:
@@ -116,15 +120,20 @@ class Inline(Pass):
             chosen[key] = None
         return list(chosen)
 
-    def _marked(self, program: Program, key: FunctionKey) -> bool:
+    def _marked(self, program: Program, key: FunctionKey, patterns: Sequence[str]) -> bool:
         proto = program.functions[key].proto
         marked = isinstance(proto, FunctionProto) and any(
             e.key == _MARK and e.value == "1" for e in proto.metadata_props
         )
-        return marked or any(names_function(p, key) for p in self.names.split())
+        return marked or any(names_function(p, key) for p in patterns)
 
-    def _open_all(self, root: BindingBlock, inlined: set[FunctionKey], trace: Trace) -> None:
-        patterns = self.names.split()
+    def _open_all(
+        self,
+        root: BindingBlock,
+        inlined: set[FunctionKey],
+        patterns: Sequence[str],
+        trace: Trace,
+    ) -> None:
         work = [root]
         found: dict[Binding, Origin] = {}
         results: set[Var] = set()
@@ -156,11 +165,20 @@ class Inline(Pass):
             restore_names(root, {b: o for b, o in found.items() if b.is_live}, results)
 
 
+def patterns_of(program: Program, names: str) -> tuple[str, ...]:
+    """Returns the patterns in a text, separated by spaces or commas; the name of a function or an
+    operator may contain commas.
+    """
+    known = {form for key in program.functions for form in forms_of(key)}
+    known |= {b.op for block in program.blocks() for b in block.bindings}
+    return names_among(names.split(), known, "inline")
+
+
 def check_names(program: Program, names: Sequence[str]) -> None:
     """Raises InputError for a name or pattern that matches no function of the program and no
     operator with a body. `*` is always accepted.
     """
-    for pattern in " ".join(names).split():
+    for pattern in patterns_of(program, " ".join(names)):
         named = any(names_function(pattern, key) for key in program.functions)
         bindings = (b for block in program.blocks() for b in block.bindings)
         if pattern == "*" or named or any(_is_named(b, [pattern]) for b in bindings):
@@ -174,7 +192,7 @@ def check_names(program: Program, names: Sequence[str]) -> None:
         )
 
 
-def _is_named(b: Binding, patterns: list[str]) -> bool:
+def _is_named(b: Binding, patterns: Sequence[str]) -> bool:
     named = any(
         fnmatchcase(form, p) for p in patterns if p != "*" for form in (b.op, f"{b.domain}::{b.op}")
     )

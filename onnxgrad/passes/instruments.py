@@ -14,6 +14,7 @@ from pathlib import Path
 from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.atomic_files import write_whole
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import several
 from onnxgrad.passes.base import PASSES, Pass, all_passes
 from onnxgrad.passes.pipeline import Pipeline
@@ -25,7 +26,8 @@ def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
 
     Raises InputError if a pattern matches no pass, or if no pass is left to run.
     """
-    patterns = several(patterns, option("--without", "without"))
+    names = [p.name for p in pipeline.passes]
+    patterns = names_among(patterns, names, option("--without", "without"))
     _check(patterns, pipeline.passes, option("--without", "without"))
     left = [p for p in pipeline.passes if not any(fnmatchcase(p.name, one) for one in patterns)]
     if not left and patterns:
@@ -60,7 +62,12 @@ class PrintAfter:
         cannot be created.
         """
         own = option("--print-after", "print_after")
-        parts = [text.partition("=") for text in several(texts, own)]
+        given = [
+            name  # a folder may have commas in its name
+            for text in several(texts, own)
+            for name in ([text] if "=" in text else names_among(text, (), own))
+        ]
+        parts = [text.partition("=") for text in given]
         _check([name for name, _, _ in parts], pipeline.passes, own)
         for name, equals, folder in parts:
             if not any(fnmatchcase(p.name, name) for p in pipeline.passes):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import ClassVar
 
@@ -21,6 +20,7 @@ from onnxgrad.ir.function_bodies import called, functions_callees_first
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import copy_of, every_node
+from onnxgrad.name_lists import fits
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 
@@ -60,11 +60,13 @@ def names_function(pattern: str, key: FunctionKey) -> bool:
     """Whether a pattern matches this function: `name`, `domain::name` or `domain::name::overload`,
     with `*` and `?`.
     """
+    return any(fits(form, pattern) for form in forms_of(key))
+
+
+def forms_of(key: FunctionKey) -> tuple[str, str, str]:
+    """Returns the names by which a user may refer to a function."""
     domain, name, overload = key
-    return any(
-        fnmatchcase(form, pattern)
-        for form in (name, f"{domain}::{name}", f"{domain}::{name}::{overload}")
-    )
+    return name, f"{domain}::{name}", f"{domain}::{name}::{overload}"
 
 
 def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[FunctionKey]:

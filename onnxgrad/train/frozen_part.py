@@ -18,6 +18,7 @@ from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import known_keywords
 from onnxgrad.train.array_files import as_array, read_npz
 from onnxgrad.train.data import Arrays, scaled
@@ -87,7 +88,7 @@ def first_part(program: Program, at: At) -> None:
 def _computed(block: BindingBlock, at: At) -> list[Var]:
     own = {v.name: v for v in block.vars()}
     found: dict[Var, None] = {}
-    for name in [at] if isinstance(at, str) else at:
+    for name in names_among(at, own, "inputs_at"):
         v = own.get(name)
         if v is None:
             raise InputError(f"inputs_at '{name}' is not a value of the model{perhaps(name, own)}")

@@ -7,7 +7,7 @@ so that a constant feature is 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.name_lists import names_among
 from onnxgrad.train.batch_normalization import Running
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.update.emission import ask_for, returned
@@ -52,6 +53,21 @@ def with_subgraphs(model: ModelLike, manifest: Manifest) -> Program:
     program = load_own(model, in_place=True)
     standardize(program, inputs)
     return program
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """The texts NAME and NAME=AXIS of inputs."""
+
+    inputs: Container[str]
+
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and (text in self.inputs or _parsed(text)[0] in self.inputs)
+
+
+def standardized_of(program: Program, given: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns the texts NAME and NAME=AXIS of an option; a name may contain commas."""
+    return names_among(given, _Axes({v.name for v in program.main.inputs}), "standardize")
 
 
 def standardize(program: Program, inputs: Sequence[str]) -> None:

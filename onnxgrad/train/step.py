@@ -30,6 +30,7 @@ from onnxgrad.ir.protobufs import every_node, keep
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
+from onnxgrad.name_lists import names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.train.export import digest, inference_note
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
@@ -40,7 +41,7 @@ from onnxgrad.train.losses.base import OLDEST_OPSET, Loss, OverBatch
 from onnxgrad.train.losses.sums import Sums, emit_sums, guarded, summed
 from onnxgrad.train.manifest import Fed, Manifest, in_order
 from onnxgrad.train.modes import Applied, Modes
-from onnxgrad.train.standardization import OPTION, as_option, carried, standardize
+from onnxgrad.train.standardization import OPTION, as_option, carried, standardize, standardized_of
 from onnxgrad.train.update.emission import (
     add_state,
     add_up,
@@ -109,6 +110,10 @@ def build_step(
         open_integers(program)
     untied, doubts, notes = untie(program, ties.untie)
     before: set[str] = set()
+    values = {v.name for v in program.main.vars()}
+    inputs_at = names_among(inputs_at, values, "inputs_at")
+    standardized = standardized_of(program, standardized)
+    metrics = names_among(metrics, [v.name for v in program.main.outputs], "metrics")
     if inputs_at:
         before = cut(program, inputs_at)
         check_behind(program, wrt, before, inputs_at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import ValueInfoProto
@@ -16,6 +16,7 @@ from onnxgrad.ir.protobufs import copy_of, every_node, graphs_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
+from onnxgrad.name_lists import names_among
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.transform.sizes.node import Readings
 from onnxgrad.transform.sizes.readings import other_reading
@@ -47,7 +48,7 @@ class OpenedSizes:
 def open_dimensions(
     program: Program,
     wanted: Mapping[str, Sequence[str]],
-    follow: Collection[str] = (),
+    follow: str | Sequence[str] = (),
     compared: Mapping[str, int] | None = None,
     extend: Mapping[str, str] | None = None,
 ) -> OpenedSizes:
@@ -62,7 +63,7 @@ def open_dimensions(
     places = _places(program, wanted)
     values = {name: found[0][2] for name, found in places.items()}
     Pipeline.of(passes=_PREPARE).run(program)
-    _known_nodes(program, follow)
+    follow = _known_nodes(program, follow)
     opened = _declared(program, places)
     proto = to_proto(opened)
     found = follow_sizes(opened, values, follow, extend=extend)
@@ -147,12 +148,15 @@ def _place(inputs: Mapping[str, Var], name: str, where: str) -> tuple[str, int, 
     return base, axis, size
 
 
-def _known_nodes(program: Program, follow: Collection[str]) -> None:
+def _known_nodes(program: Program, follow: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of nodes. Raises InputError."""
     nodes = {name for b in program.main.walk() for name in (b.node.name, b.out.name)}
-    for name in follow:
+    names = names_among(follow, nodes, "follow")
+    for name in names:
         if name not in nodes and name != EVERY:
             where = option(f"--follow {name}", f"follow={name!r}")
             raise InputError(f"{where}: no such node{perhaps(name, nodes)}")
+    return names
 
 
 def _declared(program: Program, places: Mapping[str, list[tuple[str, int, int]]]) -> Program:

@@ -22,6 +22,7 @@ from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import bounded
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import several
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.coverage.search import Search
@@ -205,7 +206,7 @@ def _compared(
     """Runs the requested checks, as far as possible."""
     start = time.monotonic()
     outputs = [value.name for value in original.proto.graph.output]
-    _check_outputs(request, outputs)
+    request = with_outputs(request, outputs)
     names = interface_names(original.proto, request.map) if request.layers else request.map
     demands, seen = correspondence(original.proto, candidate.proto, names, request.bounds)
     demands = replace(demands, of=request.candidate)
@@ -383,15 +384,19 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
     return [*unread, *([lacking] if lacking else [])]
 
 
-def _check_outputs(request: Request, outputs: Sequence[str]) -> None:
-    """Raises InputError if an option names an output that does not exist."""
+def with_outputs(request: Request, outputs: Sequence[str]) -> Request:
+    """Returns the request with the names of the model's outputs. Raises InputError if an option
+    names an output that does not exist.
+    """
     request.bounds.check(outputs)
-    strange = [name for name in request.allow_empty if name not in outputs]
+    allowed = names_among([*request.allow_empty], outputs, "allow_empty")
+    strange = [name for name in allowed if name not in outputs]
     if strange:
         raise InputError(
             f"{option('--allow-empty', 'allow_empty:')} {strange[0]}: the model has no such output "
             f"(outputs: {', '.join(outputs)})"
         )
+    return replace(request, allow_empty=allowed)
 
 
 def _divided(original: ProofModel, trials: Sequence[Trial], demands: Demands) -> list[str]:

@@ -52,6 +52,7 @@ from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files, opened
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.limits import current
+from onnxgrad.name_lists import names_among
 from onnxgrad.verify.coverage.counters import BRANCHES
 from onnxgrad.verify.feeds.dims import named_dims, required_inputs, symbols_in
 from onnxgrad.verify.feeds.generate import bound_by, feeds_for
@@ -151,6 +152,9 @@ class Check(Checked):
 
     def __post_init__(self) -> None:
         found, how = self.found, self.how
+        how = self.how = replace(
+            how, allow_empty=names_among([*how.allow_empty], found.values, "allow_empty")
+        )
         refuse_strange(how.allow_empty, found)
         self.graph = self.files.proto(found.program)
         self.run, self.where = runner(self.files, self.forward, how.provider, how.threads)

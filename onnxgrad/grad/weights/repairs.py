@@ -8,9 +8,8 @@ values can be written back into the file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 from onnx import TensorProto
@@ -28,6 +27,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.name_lists import fits, names_among
 from onnxgrad.wording import counted, option, perhaps, some_of
 
 AUTO, OFF = "auto", "off"
@@ -113,10 +113,11 @@ def untie(
     layers read.
     """
     found = find_merged(program)
-    auto, named = _chosen(choice)
+    shared = [s.weight.name for s in found.shared]
+    auto, named = _chosen(names_among(choice, shared, "untie"))
     for name in named:
-        if not any(fnmatchcase(s.weight.name, name) for s in found.shared):
-            near = perhaps(name, [s.weight.name for s in found.shared])
+        if not any(fits(weight, name) for weight in shared):
+            near = perhaps(name, shared)
             raise InputError(
                 f"untie '{name}': no weight of this name is read by several layers{near}"
             )
@@ -124,7 +125,7 @@ def untie(
     notes = list(_notes_on_lost(found, program))
     doubtful = []
     for s in found.shared:
-        is_named = any(fnmatchcase(s.weight.name, name) for name in named)
+        is_named = any(fits(s.weight.name, name) for name in named)
         parts = [p for p in s.parts if p.certain] if auto else []
         if is_named:
             parts = list(s.uses if s.unknown or not s.parts else s.parts)
@@ -221,8 +222,8 @@ def tie(
     Returns `wrt` for the changed program, the repairs and notes. Raises InputError for a pair that
     is not trained, or whose elements differ.
     """
-    auto, named = _chosen(choice)
     weights = {v.name: v for v in weights_of(program)}
+    auto, named = _chosen(_pairs_among(choice, weights))
     certain = {(c.weight.name, c.copy.name) for c in found.copies if c.certain}
     copies = [
         c
@@ -245,13 +246,35 @@ def tie(
     return [name for name in trained if name not in tied], tuple(tied.values()), notes
 
 
-def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Tied:
-    """Returns a pair NAME=NAME; a name may contain an equals sign. Raises InputError."""
+def _halves(text: str, weights: Container[str]) -> tuple[str, str]:
+    """Returns the names in NAME=NAME, which may contain an equals sign; empty if there is no such
+    pair of weights.
+    """
     for i in (i for i, c in enumerate(text) if c == "="):
         a, b = text[:i], text[i + 1 :]
         if a in weights and b in weights and a != b:
-            break
-    else:
+            return a, b
+    return "", ""
+
+
+@dataclass(frozen=True)
+class _PairsOf:
+    """The texts NAME=NAME of two weights."""
+
+    weights: Container[str]
+
+    def __contains__(self, text: object) -> bool:
+        return isinstance(text, str) and any(_halves(text, self.weights))
+
+
+def _pairs_among(choice: str | Sequence[str], weights: Container[str]) -> tuple[str, ...]:
+    return names_among(choice, _PairsOf(weights), "tie")
+
+
+def _pair(text: str, weights: Mapping[str, Var], trained: Collection[str]) -> Tied:
+    """Returns a pair NAME=NAME. Raises InputError."""
+    a, b = _halves(text, weights)
+    if not a:
         raise InputError(f"tie '{text}': write auto, off or NAME=NAME, with names of two weights")
     for name in (a, b):
         if name not in trained:
@@ -313,7 +336,8 @@ def find_notes(program: Program) -> list[str]:
 
 def doubtful_copies(found: Findings, choice: Sequence[str]) -> list[Note]:
     """Returns the notes on weights that may be one parameter, except the pairs of `choice`."""
-    auto, named = _chosen(choice)
+    known = {name for c in found.copies for name in (c.weight.name, c.copy.name)}
+    auto, named = _chosen(_pairs_among(choice, known))
     pairs = [(c.weight.name, c.copy.name) for c in found.copies if not c.certain]
     left = [(a, b) for a, b in pairs if f"{a}={b}" not in named]
     if not left or not auto:

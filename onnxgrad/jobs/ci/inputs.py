@@ -27,6 +27,7 @@ from onnxgrad.jobs.ci.weights import (
     weights_of,
 )
 from onnxgrad.jobs.requirements import BASELINE, MAY_CHANGE, WITHOUT_BASELINE, Facts, Held, bound_of
+from onnxgrad.name_lists import names_among
 from onnxgrad.results import Plain
 from onnxgrad.verify import Report
 from onnxgrad.wording import counted, first_of
@@ -316,6 +317,7 @@ def hold_outputs(
     """
     if may_change(required):
         return []
+    allowed = names_among([*allowed], after.infinite, "allow_empty")
     names = [n for n in after.infinite if n not in (*before.infinite, *allowed)]
     why = f"on the inputs of the proof, {first_of(names, _NAMED)} became NaN or infinite{_ACCEPT}"
     return [Held("outputs", _USABLE, None, None, False, why)] if names else []

@@ -22,6 +22,7 @@ from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.optimize import pipeline_of
 from onnxgrad.jobs.recipe import Recipe, heading
 from onnxgrad.jobs.requirements import bound_of
+from onnxgrad.name_lists import fits, names_among
 from onnxgrad.passes.base import Pass
 from onnxgrad.wording import option, perhaps
 
@@ -191,6 +192,12 @@ def plan_of(recipe: Recipe, how: How | None = None, *, setup: Setup | None = Non
     return Plan(recipe, lock_path, lock, jobs, gone, tuple(outputs.values()))
 
 
+def _forms(name: str, target: _Target) -> tuple[str, ...]:
+    """Returns the names by which a user may refer to a result."""
+    file = Path(target.file)
+    return name, target.file, file.name, file.stem, target.variant
+
+
 def _only(wanted: Mapping[str, _Target], names: Sequence[str]) -> dict[str, _Target]:
     """Returns the results that one of the names or globs means: by path, file name with or without
     suffix, or variant.
@@ -199,20 +206,13 @@ def _only(wanted: Mapping[str, _Target], names: Sequence[str]) -> dict[str, _Tar
     if not names:
         return dict(wanted)
     found: dict[str, _Target] = {}
-    for pattern in names:
+    forms = {name: _forms(name, target) for name, target in wanted.items()}
+    known = {form for of_one in forms.values() for form in of_one}
+    for pattern in names_among(names, known, "only"):
         met = {
             name: target
             for name, target in wanted.items()
-            if any(
-                fnmatchcase(known, pattern)
-                for known in (
-                    name,
-                    target.file,
-                    Path(target.file).name,
-                    Path(target.file).stem,
-                    target.variant,
-                )
-            )
+            if any(fits(form, pattern) for form in forms[name])
         }
         if not met:
             where = option(f"--only {pattern}", f"only: {pattern!r}")

@@ -13,6 +13,7 @@ from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.lint import graph, machine, weights
 from onnxgrad.jobs.lint.weights import Model, listed
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import several
 from onnxgrad.results import Plain
 from onnxgrad.verify import Report
@@ -130,7 +131,7 @@ def lint_report(
     allowed: str | Iterable[str] = (),
 ) -> list[Finding]:
     """Returns the findings about the runs of a proof; `allowed` outputs may be infinite."""
-    allowed = several(allowed, "allow_empty")
+    allowed = names_among([*several(allowed, "allow_empty")], report.infinite, "allow_empty")
     report = replace(report, infinite=tuple(n for n in report.infinite if n not in allowed))
     return _found(levels, lambda one: one.report(report) if one.report else ())
 

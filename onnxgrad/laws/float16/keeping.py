@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from onnx import TensorProto
@@ -30,6 +29,7 @@ from onnxgrad.laws.float16.forms import (
     halved_constant,
     has_floats,
 )
+from onnxgrad.name_lists import fits
 
 _FLOAT, _DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
 # a binding that reads values in float32 stays too if it reads at most this many constant numbers;
@@ -309,10 +309,10 @@ def _carry_far(b: Binding, found: Float16Plan) -> None:
 
 
 def _means(pattern: str, b: Binding) -> bool:
-    return any(fnmatchcase(name, pattern) for name in _names(b))
+    return any(fits(name, pattern) for name in names_of(b))
 
 
-def _names(b: Binding) -> Iterator[str]:
+def names_of(b: Binding) -> Iterator[str]:
     """The names by which a user may refer to a binding."""
     yield from filter(None, (b.node.name, b.op, domains.full_name(b.domain, b.op)))
     yield from (v.name for v in b.outputs if v is not None)
@@ -322,7 +322,7 @@ def _check(program: Program, option: str, strange: Sequence[str]) -> None:
     """Raises InputError if a name of the option matches nothing."""
     if not strange:
         return
-    known = dict.fromkeys(name for b in program.main.walk() for name in _names(b))
+    known = dict.fromkeys(name for b in program.main.walk() for name in names_of(b))
     near = difflib.get_close_matches(strange[0], known, 1)
     hint = f"did you mean '{near[0]}'?" if near else "name a node, a value or an operator"
     raise InputError(f"{option} '{strange[0]}' matches nothing in the model; {hint}")
