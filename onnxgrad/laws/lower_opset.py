@@ -89,7 +89,7 @@ def _along_the_last_axis(b: Binding, schema: OpSchema) -> None:
 
 def _in_inference(b: Binding, schema: OpSchema) -> None:
     """The old version has no `training_mode`: several results mean training."""
-    refuse_if(b.attrs.get("training_mode") or len(b.outputs) > 1, "it trains")
+    refuse_if(b.attrs.get("training_mode") or len(b.outputs) > 1, "its 'training_mode' is set")
     b.drop_attribute("training_mode")
 
 
@@ -107,7 +107,7 @@ def _without_zeros(b: Binding, schema: OpSchema) -> None:
                 d is None or (d != -1 and (least(d) or 0) < 1 and given[i : i + 1] != (d,))
                 for i, d in enumerate(wanted)
             ),
-            "a zero in its shape may be a size of zero",
+            "its 'allowzero' is set, and a zero in its shape may be a size of zero",
         )
     b.drop_attribute("allowzero")
 
@@ -157,7 +157,7 @@ def _pads_of_all_axes(b: Binding, schema: OpSchema) -> None:
     if axes is not None:
         listed = _known(axes)
         refuse_if(
-            x is None or x.rank is None or listed is None, "its axes are not known, or its rank"
+            x is None or x.rank is None or listed is None, "its 'axes' or its rank are not known"
         )
         rank = x.rank if x is not None and x.rank is not None else 0
         own = [] if listed is None else [int(a) % rank for a in listed.reshape(-1)]
