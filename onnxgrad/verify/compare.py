@@ -296,6 +296,11 @@ def _other_places(
     return None
 
 
+def is_non_finite(difference: Difference) -> bool:
+    """Whether values differ by a NaN or infinity that only one of them has."""
+    return difference.index is not None and math.isinf(difference.rel) and bool(difference.reason)
+
+
 def _scored(
     name: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], bound: Bound
 ) -> Difference:

@@ -253,3 +253,22 @@ def test_scopes_that_are_no_list_name_no_module(text: str) -> None:
             entry.value = text
     report = verify(script, newer, layers=True)
     assert report.ok and [p.name for p in report.layers.pairs] == ["y"]
+
+
+def test_a_mask_before_values_that_agree_is_no_difference() -> None:
+    """One model masks with -inf and clears the NaN of whole masked rows, the other masks with -3e38."""
+    head = "g (float[4,8] x, bool[4,8] m) => (float[4,8] y) <float z = {0}, float i = {%s}> { w = Where (m, x, i)  s = Softmax (w) "
+    a = parse(head % "-inf" + "n = IsNaN (s)  v = Where (n, z, s)  y = Exp (v) }")
+    b = parse(
+        head % "-3e38" + "k = Cast <to = 1> (m)  q = Mul (s, k)  v = Add (q, z)  y = Exp (v) }"
+    )
+    feeds = {"x": np.ones((4, 8), np.float32), "m": np.arange(32).reshape(4, 8) >= 8}
+    report = verify(a, b, inputs=feeds, layers=True)
+    assert report.ok and report.layers is not None
+    assert report.layers.first is None
+    assert any("NaN or infinite in one model only" in note for note in report.layers.notes)
+    # beyond the mask a NaN is a difference
+    broken = parse(head % "-inf" + "n = IsNaN (s)  v = Where (n, s, s)  y = Exp (v) }")
+    report = verify(a, broken, inputs=feeds, layers=True)
+    assert not report.ok and report.layers is not None
+    assert report.layers.first is not None and report.layers.first.name == "v"

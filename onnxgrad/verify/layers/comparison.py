@@ -19,7 +19,7 @@ from onnxgrad.ir.protobufs import copy_of, graphs_of, scheduled
 from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import LimitReached
-from onnxgrad.verify.compare import Difference, base_name, compare, noise, worst
+from onnxgrad.verify.compare import Difference, base_name, compare, is_non_finite, noise, worst
 from onnxgrad.verify.interface import Correspondence, Demands
 from onnxgrad.verify.layers.pairs import (
     QUANTISES,
@@ -154,17 +154,22 @@ class Comparison:
         return Layers(tuple(found), case, tuple(apart), tuple(self._notes()))
 
     def _standing(self, found: Sequence[Layer]) -> list[Layer]:
-        """Returns the layers without guessed pairs that differ although the values computed from
-        them agree.
+        """Returns the layers without pairs that differ although the values computed from them
+        agree: guessed pairs, and those with NaN or infinity on one side, such as a mask of -inf
+        beside one of -3e38.
         """
         guesses = {p.name for p in self.pairs if p.is_guess}
         wrong = {layer.name for layer in found if not layer.difference.ok}
-        if self.stored is not None or guesses.isdisjoint(wrong):
+        masked = {layer.name for layer in found if is_non_finite(layer.difference)} - guesses
+        if self.stored is not None or (guesses | masked).isdisjoint(wrong):
             return [*found]
         nodes = scheduled(list(self.first.model.proto.graph.node))
-        kept = standing(nodes, wrong, {layer.name for layer in found} - wrong, guesses)
+        kept = standing(nodes, wrong, {layer.name for layer in found} - wrong, guesses, masked)
+        gone = sorted(wrong - kept)
         why = "paired by module or counted name alone, before values that agree"
-        self._others.update(dict.fromkeys(sorted(wrong - kept), why))
+        self._others.update(dict.fromkeys([name for name in gone if name in guesses], why))
+        why = "NaN or infinite in one model only, before values that agree"
+        self._others.update(dict.fromkeys([name for name in gone if name in masked], why))
         return [layer for layer in found if layer.name not in self._others]
 
     def _notes(self) -> list[str]:

@@ -85,9 +85,11 @@ def standing(
     differing: Iterable[str],
     agreeing: Iterable[str],
     guesses: Collection[str],
+    masked: Collection[str] = (),
 ) -> set[str]:
-    """Returns the `differing` values that are not guesses, or whose difference shows in every next
-    paired value computed from them. `agreeing` are the other values with a pair.
+    """Returns the `differing` values, without guesses whose difference does not show in every next
+    paired value computed from them, and without `masked` values whose difference shows in none.
+    `agreeing` are the other values with a pair.
     """
     readers: dict[str, list[NodeProto]] = {}
     for node in nodes:
@@ -99,6 +101,10 @@ def standing(
             if name in wrong and name in guesses:
                 following = _next(name, readers, wrong | right)
                 if not following or not following <= wrong:
+                    wrong.remove(name)
+            elif name in wrong and name in masked:
+                following = _next(name, readers, wrong | right)
+                if following and following.isdisjoint(wrong):
                     wrong.remove(name)
     return wrong
 
