@@ -20,7 +20,7 @@ from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.ir.preflight.other_formats import FIRST_BYTES, format_of
 from onnxgrad.ir.preflight.tensors import check_tensor
 from tests.backend_suite import usable
-from tests.helpers import ROOT
+from tests.helpers import ROOT, parse
 from tests.hostile.build import external, graph, model, node, raw, tensor, value
 
 ADD = [node("Add", "x w", "y")]
@@ -189,3 +189,27 @@ def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
     assert fault().endswith("(did you mean 'w.dat'?)")
     (tmp_path / "w.data").write_bytes(FORMATS["LFS"][0])
     assert re.search("'w' cannot be read: .*w.data is a Git LFS pointer", fault())
+
+
+@pytest.mark.parametrize(
+    ("node", "opset", "reason"),
+    [
+        ("ReduceMax <axes = [7]> (x)", 13, "ReduceMax '': its operand of 2 axes has no axis 7"),
+        ("ReduceMean (x, a)", 20, "ReduceMean '': its operand of 2 axes has no axis -3"),
+        ("Squeeze (x, a)", 20, "Squeeze '': its operand of 2 axes has no axis -3"),
+        ("Unsqueeze (x, b)", 20, "Unsqueeze '': its result of 3 axes has no axis 3"),
+        ("ReduceMax <axes = [-2, 1]> (x)", 13, ""),
+        ("Unsqueeze (x, a)", 20, ""),
+        ("ReduceSum (x, b)", 20, "ReduceSum '': its operand of 2 axes has no axis 3"),
+    ],
+)
+def test_axes_that_an_operand_lacks(node: str, opset: int, reason: str) -> None:
+    """In an attribute, and in a constant."""
+    text = "g (float[3,2] x) => (float y) <int64[1] a = {-3}, int64[1] b = {3}> { y = %s }"
+    made = parse(text % node, opset=opset)
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    if not reason:
+        load(made)
+        return
+    with pytest.raises(InputError, match=re.escape(reason)):
+        load(made)

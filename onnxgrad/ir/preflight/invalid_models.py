@@ -15,6 +15,7 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import model_nodes
@@ -118,6 +119,8 @@ _BY_AXIS: dict[str, int] = {
 }
 
 
+# operators with a list of axes: an attribute, or operand 1
+_BY_AXES = frozenset({*domains.REDUCTIONS, "Squeeze", "Unsqueeze"})
 # operators whose operands have one rank, which onnx does not always check
 _RANKS: dict[str, dict[int, int]] = {
     "Gemm": {0: 2, 1: 2},
@@ -134,6 +137,8 @@ def check_axes(program: Program, where: str) -> None:
         for b in block.walk():
             if b.domain == "" and (b.op in _BY_AXIS or b.op == "Transpose"):
                 _check_axis(b, where)
+            elif b.domain == "" and b.op in _BY_AXES:
+                _check_list(b, where)
             elif b.domain == "" and b.op in _RANKS:
                 _check_ranks(b, where)
 
@@ -145,6 +150,26 @@ def _check_ranks(b: Binding, where: str) -> None:
             raise InputError(
                 f"{where}: {b.op} '{b.node.name[:80]}': its operand '{operand.name[:80]}' has "
                 f"{operand.rank} axes, not {rank}"
+            )
+
+
+def _check_list(b: Binding, where: str) -> None:
+    """Raises InputError for an axis in an attribute or a constant that the operand lacks, or for
+    Unsqueeze the result.
+    """
+    operand, listed = b.operand(0), b.operand(1)
+    rank, axes = None if operand is None else operand.rank, b.attrs.get("axes")
+    if axes is None and listed is not None and listed.const is not None:
+        axes = tuple(listed.const.reshape(-1).tolist())
+    if rank is None or not isinstance(axes, tuple):
+        return
+    most = rank + len(axes) if b.op == "Unsqueeze" else rank
+    for axis in axes if most else ():
+        if not -most <= axis < most:
+            owner = "result" if b.op == "Unsqueeze" else "operand"
+            raise InputError(
+                f"{where}: {b.op} '{b.node.name[:80]}': its {owner} of {most} axes has no axis "
+                f"{axis}"
             )
 
 
