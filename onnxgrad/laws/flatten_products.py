@@ -52,14 +52,18 @@ def gemm_of_rows(x: Var, w: Var, c: Var, root: Binding) -> Any:
 
 @rewrite(P.Add(P.MatMul(matrix, w).only, c), shrinks=count("MatMul", "Add"))
 def gemm_of_matrices(x: Var, w: Var, c: Var, root: Binding) -> Any:
-    """x @ w + c = Gemm(x, w, c), for matrices x and w and a row c
+    """x @ w + c = Gemm(x, w, c), for matrices x and w, and c a row or a number
 
-    onnxruntime makes the same Gemm when it loads the model, so it returns the same bits.
+    onnxruntime makes the same Gemm of a row when it loads the model, so it returns the same bits.
+    With a number the Gemm takes 0.85 to 1.01 of the time (1 to 512 rows, 16 to 1024 columns, one
+    thread). A matrix c stays: onnxruntime adds it in the Gemm itself, and other rules know the sum.
     """
     if root.out.dtype not in GEMM_DTYPES or root.version < 7:
         return None
-    if w.shape is None or len(w.shape) != 2 or c.shape not in (w.shape[1:], (1, *w.shape[1:])):
-        return decline("the right operand is not a matrix (K, N), or the addend is not a row (N,)")
+    if w.shape is None or len(w.shape) != 2:
+        return decline("the right operand is not a matrix (K, N)")
+    if c.shape not in (w.shape[1:], (1, *w.shape[1:]), (), (1,), (1, 1)):
+        return decline("the addend is not a row (N,) or a number")
     if not (isinstance(w.shape[0], int) and w.shape[0] > 0 and isinstance(w.shape[1], int)):
         return decline("the sizes of the right operand are unknown")
     return op.Gemm(x, w, c)

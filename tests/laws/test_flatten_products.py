@@ -53,12 +53,28 @@ def test_a_gemm_of_matrices_takes_what_is_computed() -> None:
     assert_same_results(done)
 
 
+@pytest.mark.parametrize("rows", ["1", "3", "N"])
+@pytest.mark.parametrize("addend", ["", "1", "1,1"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_matrices_with_a_number_are_a_gemm(rows: str, addend: str, dtype: str) -> None:
+    shape = f"[{addend}]" if addend else ""
+    for order in ("m, c", "c, m"):
+        done = apply(
+            f"g ({dtype}[{rows},4] x, {dtype}[4,6] w, {dtype}{shape} c) => ({dtype}[{rows},6] y) "
+            f"{{ m = MatMul(x, w) y = Add({order}) }}",
+            PASSES,
+        )
+        assert done.ops == ["Gemm"]
+        done.prove()
+
+
 @pytest.mark.parametrize(
     ("dtype", "right", "addend"),
     [
         ("float", "3,4", "2,4"),  # no row
         ("float", "3,4", "2,1"),
-        ("float", "3,4", ""),
+        ("float", "3,4", "1,1,1"),
+        ("float", "3,1", "2,4"),
         ("float", "3,1", "4"),  # the product is broadcast
         ("float", "K,4", "4"),  # perhaps K = 0
         ("float", "3", "4"),

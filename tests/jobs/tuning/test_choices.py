@@ -48,7 +48,7 @@ def test_kinds() -> None:
     found = kinds_in(branches(), Pipeline.of())
     assert found == {"combine-parallel-matmul": {THREE: False, TWO: False}}
     assert [p.name for p in merging(Pipeline.of())] == [
-        f"combine-parallel-{kind}" for kind in ("matmul", "gemm", "conv")
+        f"combine-parallel-{kind}" for kind in ("gemm", "matmul", "conv")
     ]
     assert not merging(Pipeline.of(merge="always")) and not merging(Pipeline.of(merge="never"))
 
