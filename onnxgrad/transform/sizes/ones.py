@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from onnxgrad.batching.along_axes import UNARY
 from onnxgrad.batching.registry import names
+from onnxgrad.ir.axis_maps import axes, named_axes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import BROADCASTING, REDUCTIONS
 from onnxgrad.ir.var import Var
@@ -28,35 +29,31 @@ def always_one(v: Var | None, axis: int, left: int = _MOST) -> bool:
     return rule is not None and rule(d, axis, left - 1)
 
 
-def _alike(d: Binding, axis: int, left: int) -> bool:
-    """An elementwise result has an axis of 1 if all operands with that axis have one."""
-    back = (d.out.rank or 0) - axis
-    places = [(x, x.rank - back) for x in d.inputs if x is not None and x.rank]
-    return all(always_one(x, a, left) for x, a in places if a >= 0)
+def _carried(d: Binding, axis: int, left: int) -> bool:
+    """An axis of the result is 1 if all axes of operands that it comes from are."""
+    places = [
+        (x, i)
+        for k, x in enumerate(d.inputs)
+        for i, a in enumerate(axes(d, k) or ())
+        if a is not None and a.to == axis
+    ]
+    return all(always_one(x, i, left) for x, i in places)
 
 
 def _reduced(d: Binding, axis: int, left: int) -> bool:
-    axes = d.inputs[1].ints if len(d.inputs) > 1 and d.inputs[1] is not None else d.attr("axes")
-    if d.op.startswith("Arg"):
-        axes = (d.attr("axis", 0),)
-    rank = max(d.out.rank or 1, 1)
     if not d.attr("keepdims", 1):
         return False
-    own = axes is None or axis in [a % rank for a in axes]
-    return own or always_one(d.inputs[0], axis, left)
+    rank = max(d.out.rank or 1, 1)
+    arg = d.op.startswith("Arg")
+    named = [d.attr("axis", 0) % rank] if arg else named_axes(d, rank) or ()
+    return axis in named or always_one(d.inputs[0], axis, left)
 
 
 def _unsqueezed(d: Binding, axis: int, left: int) -> bool:
-    axes = d.inputs[1].ints if len(d.inputs) > 1 and d.inputs[1] is not None else d.attr("axes")
-    if axes is None:
+    made = named_axes(d, d.out.rank or 1)
+    if made is None:
         return False
-    made = [a % max(d.out.rank or 1, 1) for a in axes]
     return axis in made or always_one(d.inputs[0], axis - sum(a < axis for a in made), left)
-
-
-def _transposed(d: Binding, axis: int, left: int) -> bool:
-    perm = d.attr("perm") or [*range(d.out.rank or 0)][::-1]
-    return always_one(d.inputs[0], int(perm[axis]), left)
 
 
 def _convolved(d: Binding, axis: int, left: int) -> bool:
@@ -77,11 +74,10 @@ def _product(d: Binding, axis: int, left: int) -> bool:
 
 
 _RULES: dict[str, Callable[[Binding, int, int], bool]] = {
-    **dict.fromkeys(_ALIKE, _alike),
+    **dict.fromkeys((*_ALIKE, "Transpose"), _carried),
     **dict.fromkeys(_KEPT, _reduced),
     **dict.fromkeys(_POOLS, lambda d, axis, left: axis > 1),
     "Unsqueeze": _unsqueezed,
-    "Transpose": _transposed,
     "Conv": _convolved,
     "MatMul": _product,
     "Gemm": _product,
