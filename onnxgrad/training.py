@@ -32,7 +32,6 @@ from onnxgrad.jobs.training.step import make_step
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.train.callbacks import History
 from onnxgrad.train.step import TrainingStep
-from onnxgrad.train.step_folder import deployable
 
 
 @from_keywords(StepOptions)
@@ -192,7 +191,8 @@ class Trainer(TrainingLoop):
     def deploy(self, path: str | PathLike[str], *, options: DeployOptions) -> None:
         """Writes the model in inference with its trained weights, or with their moving
         averages, as initializers. The step suffices, and clients of the step format write the same
-        bytes. Raises InputError if the model returns only its loss, and for a path that cannot be
-        written.
+        bytes. The model is compared with the outputs of `predict` for held-out rows, or for
+        generated ones. Raises InputError if the model returns only its loss, and for a path that
+        cannot be written, NotProved if the outputs differ.
         """
-        save(deployable(self.task, *self.trained(options)), path)
+        save(driver.deployed(self, options), path)

@@ -168,6 +168,13 @@ class Shown:
     feeds: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
+    @staticmethod
+    def of(session: Any, feeds: Mapping[str, Array], weights: Mapping[str, Array]) -> Shown:
+        """Returns what the session of a step's prediction returns with these weights."""
+        names = [v.name for v in session.get_outputs()]
+        outputs = session.run(names, {**feeds, **weights})
+        return Shown(feeds, dict(zip(names, outputs, strict=True)))
+
     def check(self, session: Any) -> None:
         """Raises NotProved if the session of a model returns something else. Compares nothing if
         the model has other inputs, which are before the inputs of the step.

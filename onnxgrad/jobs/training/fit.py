@@ -17,6 +17,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.jobs.training.declarations import (
     Batched,
+    DeployOptions,
     Engine,
     Epochs,
     EvaluateOptions,
@@ -205,19 +206,19 @@ def fit(
         confusion = trainer.confusion(options, matrices)
         if leads:
             _predict(trainer, model, options)
-            trained = _deployed(trainer, hooks) if deploy else None
+            trained = deployed(trainer, DeployOptions(), hooks.write) if deploy else None
         if original is not None and (leads or hooks.write is None):
             weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
             if hooks.write is None:
                 weights, made = trainer.agree((weights, made))
             into = with_subgraphs(original, task.manifest)
-            deployed = Deployed.of(trainer, into, weights, options.keep_training_mode)
-            notes = (*notes, *deployed.notes)
+            form = Deployed.of(trainer, into, weights, options.keep_training_mode)
+            notes = (*notes, *form.notes)
             del trainer  # frees gradients and states, too
             give_back(task.manifest.elements)
             trained = export(
-                into, weights, {**made, **deployed.how}, repairs=task.manifest.repairs,
-                finish=deployed.finish,
+                into, weights, {**made, **form.how}, repairs=task.manifest.repairs,
+                finish=form.finish,
             )  # fmt: skip
             del weights
             if hooks.write is not None:
@@ -260,11 +261,17 @@ def _predict(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> Non
                 file.add(name, array)
 
 
-def _deployed(trainer: FittingLoop, hooks: FitHooks) -> Program:
-    """Returns, and writes, the model in inference that the step has, with its trained weights."""
-    made = deployable(trainer.task, *trainer.trained(ExportOptions()))
-    if hooks.write is not None:
-        hooks.write(made)
+def deployed(
+    trainer: TrainingLoop, options: DeployOptions, write: Callable[[Program], None] | None = None
+) -> Program:
+    """Returns, and writes, the model in inference that the step has, with its trained weights.
+    Raises NotProved if it does not compute what was evaluated.
+    """
+    weights, how = trainer.trained(options)
+    made = deployable(trainer.task, weights, how)
+    trainer.proof(made, weights)(made)
+    if write is not None:
+        write(made)
     return made
 
 

@@ -383,23 +383,23 @@ class TrainingLoop(HeldValues):
             self._prediction = [v.name for v in program.main.inputs], self._open(program)
         return self._prediction
 
-    def _shown(self, model: Program, weights: Mapping[str, Array]) -> Shown | None:
-        """Returns outputs of the trained model for held-out rows, or for generated ones without a
-        held-out evaluation; None if the model returns only its loss, or draws random numbers.
+    def proof(self, model: Program, weights: Mapping[str, Array]) -> Callable[[Program], None]:
+        """Returns a function that raises NotProved for a model to write that does not compute what
+        `predict` does for held-out rows, or for generated ones without a held-out evaluation. It
+        compares nothing if the model returns only its loss, or draws random numbers.
         """
+        nothing, open_model = (lambda made: None), self._open
         blocks = self.task.evaluation.blocks()
         if self.task.manifest.predict is None or any(draws(b) for v in blocks for b in v.bindings):
-            return None
+            return nothing
         taken, session = self._predicting()
         read = [fed for fed in self.task.manifest.of_role("batch") if fed.name in taken]
         rows = feeds_for(to_proto(model), seed=0) if self._rows is None else self._rows
         if any(fed.name not in rows for fed in read):
-            return None
+            return nothing
         feeds = checked({fed.name: rows[fed.name] for fed in read}, read)
-        names = [v.name for v in session.get_outputs()]
-        held = {name: a for name, a in weights.items() if name in taken}
-        outputs = session.run(names, {**feeds, **held})
-        return Shown(feeds, dict(zip(names, outputs, strict=True)))
+        shown = Shown.of(session, feeds, {n: a for n, a in weights.items() if n in taken})
+        return lambda made: shown.check(open_model(made))
 
     def predicted(self, options: PredictOptions) -> dict[str, Array]:
         """Returns the outputs of the model. Raises InputError as `Trainer.predict` does."""
@@ -437,12 +437,11 @@ class Deployed:
         found = {} if keep else in_training_mode(to_proto(model))
         if not found:
             return Deployed()
-        shown, open_model = trainer._shown(model, weights), trainer._open
+        prove = trainer.proof(model, weights)
 
         def finish(trained: Program) -> Program:
             made, _ = to_inference(trained)
-            if shown is not None:
-                shown.check(open_model(made))
+            prove(made)
             return made
 
         kept = option("--keep-training-mode", "keep_training_mode=True")

@@ -22,6 +22,7 @@ from onnxgrad.ir.load import ModelLike, load, program_of, proto_of
 from onnxgrad.ir.save import to_bytes, to_proto
 from onnxgrad.options import known_keywords
 from onnxgrad.plugins.onnx_training.training_info_writer import KEY
+from onnxgrad.train.losses.sums import summed
 from onnxgrad.train.manifest import Manifest
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_fits
@@ -141,14 +142,14 @@ def _keep_training(block: BindingBlock, manifest: Manifest, updates: Mapping[str
 def _keep_evaluation(
     block: BindingBlock, manifest: Manifest, updates: Mapping[str, str], outputs: Collection[str]
 ) -> None:
-    """Makes the parameters inputs, and the model's outputs and the loss outputs; removes everything
-    else.
+    """Makes the parameters inputs, and the model's outputs, the loss and its sums outputs; removes
+    everything else.
     """
     parameters = [fed.name for fed in manifest.of_role("parameter")]
     for name in parameters:
         block.ask_for(block.initializers[name])
     returned = [v.name for v in block.outputs if v.name in outputs]
-    _return(block, [*returned, manifest.loss])
+    _return(block, [*returned, manifest.loss, *summed(manifest.sums)])
     others = {*updates, *(fed.name for fed in manifest.of_role("learning_rate"))}.difference(
         parameters
     )

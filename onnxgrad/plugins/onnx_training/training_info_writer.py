@@ -39,6 +39,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.train.export import digest
+from onnxgrad.train.losses.sums import summed
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import drop_notes
@@ -87,6 +88,7 @@ def program_with_training_info(original: ModelLike, step: TrainingStep) -> Progr
     program = _inference(step, original, weights)
     main, train = to_proto(program), to_proto(step.train, weights=True)
     _carry_header(train, main)
+    _add_sums(train.graph, step)
     shared = _shared(train.graph, main.graph, program, set(weights))
     taken, own = names_of(main.graph), names_of(train.graph)
     names = Names()
@@ -167,6 +169,28 @@ def _carry_header(train: ModelProto, main: ModelProto) -> None:
                 f"the function '{f.name}' is another one in the training step than in the model, "
                 "and one file has one: inline it in the model and make the step anew"
             )
+
+
+def _add_sums(train: GraphProto, step: TrainingStep) -> None:
+    """Adds the sums of the loss, by which an evaluation adds up batches, from the evaluation: a
+    value has one name in both graphs. Raises InputError for graphs of two opsets.
+    """
+    wanted, evaluation = set(summed(step.manifest.sums)), to_proto(step.evaluation, weights=True)
+    if wanted and step.evaluation.opset != step.train.opset:
+        raise InputError(
+            f"the training step is of opset {step.train.opset}, its evaluation of "
+            f"{step.evaluation.opset}: raise the model's opset and make the step anew"
+        )
+    graph = evaluation.graph
+    here, returned = names_of(train), {v.name for v in train.output}
+    train.output.extend(v for v in graph.output if v.name in wanted - returned)
+    found, needed = [], wanted - here
+    for node in reversed(graph.node):
+        if not needed.isdisjoint(node.output) and here.isdisjoint(node.output):
+            found.append(node)
+            needed.update(name for name in reads(node) if name not in here)
+    train.node.extend(reversed(found))
+    train.initializer.extend(t for t in graph.initializer if t.name in needed)
 
 
 def _shared(train: GraphProto, main: GraphProto, program: Program, weights: set[str]) -> set[str]:
@@ -369,9 +393,7 @@ def renamed(graph: GraphProto, new: Mapping[str, str]) -> GraphProto:
 
 
 def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
-    """Returns the manifest with its values under new names, without the sums of the loss, which
-    the training graph lacks.
-    """
+    """Returns the manifest with its values under new names."""
 
     def other(name: str | None) -> str | None:
         return None if name is None else new.get(name, name)
@@ -393,5 +415,10 @@ def renamed_manifest(manifest: Manifest, new: Mapping[str, str]) -> Manifest:
         metrics=tuple(new.get(name, name) for name in manifest.metrics),
         gradient_norm=other(manifest.gradient_norm),
         divisor=other(manifest.divisor),
-        sums=(),
+        sums=tuple(
+            replace(
+                s, numerator=new.get(s.numerator, s.numerator), denominator=other(s.denominator)
+            )
+            for s in manifest.sums
+        ),
     )

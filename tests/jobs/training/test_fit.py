@@ -14,6 +14,7 @@ from onnxgrad import LimitReached, train
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.training.kinds import Scales
+from onnxgrad.train import step_folder
 from tests.train.common import examples, write_model
 
 HOW: dict[str, Any] = {"loss": "cross_entropy", "threads": 1}
@@ -80,6 +81,25 @@ def test_the_folder_of_a_step_trains_its_original(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_model_of_a_folder_is_proved_before_it_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On held-out rows, and on generated ones without a validation."""
+    assert main(["train-step", "model.onnx", "--loss", "cross_entropy", "-o", "step"]) == 0
+    words = ["fit", "step", "--data", "data.npz", "-o"]
+    assert main([*words, "right.onnx"]) == 0
+    with_initializers = step_folder.with_initializers
+
+    def wrong(predict: Any, weights: Any, *more: Any) -> Any:
+        return with_initializers(predict, {n: a * 1.001 for n, a in weights.items()}, *more)
+
+    monkeypatch.setattr(step_folder, "with_initializers", wrong)
+    for number, more in enumerate(([], ["--validation", "held.npz"])):
+        assert main([*words, f"wrong{number}.onnx", *more]) == 1
+        assert "does not compute what was evaluated" in capsys.readouterr().err
+        assert not Path(f"wrong{number}.onnx").exists()
+
+
 def test_a_limit_of_time_ends_training_here_too(folder: Path) -> None:
     with pytest.raises(LimitReached, match=r"ended after step \d+: .* timeout=; .*: folder= saves"):
         onnxgrad.fit("model.onnx", "data.npz", epochs=10**6, timeout=1.5, **HOW)
