@@ -5,7 +5,7 @@ the values that are too large.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.load import ModelLike, load, load_own
+from onnxgrad.ir.load import ModelLike, load_own, read
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_bytes
@@ -59,8 +59,8 @@ def float16(
         proof = with_bound(options.proof())
     try:
         with hooks.limits(options.timeout, options.max_memory):
-            program = load(settled(model))
-            known = {AUTO, *(name for b in program.main.walk() for name in names_of(b))}
+            model = settled(model)
+            known = {AUTO, *_names(model)} if options.keep or options.convert else {AUTO}
             kept = names_among(options.keep, known, "keep")
             if AUTO in kept and proof is None:
                 raise InputError(f"keep '{AUTO}' searches by proofs: leave the proof on")
@@ -68,7 +68,7 @@ def float16(
             halving = Float16(
                 joined(name for name in kept if name != AUTO), options.io, (), joined(converted)
             )
-            outcome.adopt(_converted(program, halving, proof, clock, AUTO in kept))
+            outcome.adopt(_converted(model, halving, proof, clock, AUTO in kept))
             if AUTO in kept and not outcome.trace.rewrites:
                 raise NotProved(
                     f"keep '{AUTO}' leaves every node in float32, so nothing is converted; "
@@ -164,6 +164,11 @@ def _fault(refuted: RewriteRefuted, proof: Mapping[str, Any]) -> str:
             version = versions()["onnxruntime"]
             return f"onnxruntime {version} crashes while it loads them in float16 ({error.reason})"
     return ""
+
+
+def _names(model: ModelLike) -> Iterator[str]:
+    """Yields the names by which nodes can be kept or converted."""
+    return (name for b in read(model).main.walk() for name in names_of(b))
 
 
 def joined(names: Iterable[str]) -> str:

@@ -118,8 +118,7 @@ def test_what_drops_other_axes_and_so_their_order() -> None:
     assert not done.trace.rewrites
 
 
-@pytest.mark.parametrize("axes", ["7", "1,1"])
-def test_axes_that_the_operand_has_not_are_not_moved(axes: str) -> None:
-    text = f"g (float[2,5,3,4] x) => (float[2,5,3,4] y) {{ a = {IN}(x) b = ReduceMax<axes=[{axes}]>(a) y = {OUT}(b) }}"
+def test_axes_that_occur_twice_are_not_moved() -> None:
+    text = f"g (float[2,5,3,4] x) => (float[2,5,3,4] y) {{ a = {IN}(x) b = ReduceMax<axes=[1,1]>(a) y = {OUT}(b) }}"
     done = apply(model_of(text, opset=13), "convert-layout,simplify-transpose")
     assert done.count("Transpose") == 2

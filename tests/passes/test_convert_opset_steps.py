@@ -283,7 +283,7 @@ def _table(converts: Counter[str], refused: Mapping[str, Counter[str]]) -> str:
     whole = sorted(set(converts) - set(refused))
     lines = [f"without refusal: {', '.join(f'{name} {converts[name]}' for name in whole)}"]
     for name in sorted(refused):
-        lines.append(f"{name}: {converts[name]} converted, {refused[name].total()} refused")
+        lines.append(f"{name}: converted = {converts[name]}, refused = {refused[name].total()}")
         lines += [f"  {n} to {reason}" for reason, n in sorted(refused[name].items())]
     return "\n".join(lines)
 

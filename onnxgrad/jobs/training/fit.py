@@ -28,7 +28,7 @@ from onnxgrad.jobs.training.declarations import (
     TrainerOptions,
 )
 from onnxgrad.jobs.training.step import make_step
-from onnxgrad.jobs.training.trainer import Deployed, TrainingLoop
+from onnxgrad.jobs.training.trainer import Deployed, TrainingLoop, proof_of
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached, current, limited
 from onnxgrad.results import Rendered
 from onnxgrad.train.array_files import read_npz
@@ -269,7 +269,7 @@ def deployed(
     """
     weights, how = trainer.trained(options)
     made = deployable(trainer.task, weights, how)
-    trainer.proof(made, weights)(made)
+    proof_of(trainer, made, weights)(made)
     if write is not None:
         write(made)
     return made

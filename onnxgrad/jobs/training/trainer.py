@@ -383,24 +383,6 @@ class TrainingLoop(HeldValues):
             self._prediction = [v.name for v in program.main.inputs], self._open(program)
         return self._prediction
 
-    def proof(self, model: Program, weights: Mapping[str, Array]) -> Callable[[Program], None]:
-        """Returns a function that raises NotProved for a model to write that does not compute what
-        `predict` does for held-out rows, or for generated ones without a held-out evaluation. It
-        compares nothing if the model returns only its loss, or draws random numbers.
-        """
-        nothing, open_model = (lambda made: None), self._open
-        blocks = self.task.evaluation.blocks()
-        if self.task.manifest.predict is None or any(draws(b) for v in blocks for b in v.bindings):
-            return nothing
-        taken, session = self._predicting()
-        read = [fed for fed in self.task.manifest.of_role("batch") if fed.name in taken]
-        rows = feeds_for(to_proto(model), seed=0) if self._rows is None else self._rows
-        if any(fed.name not in rows for fed in read):
-            return nothing
-        feeds = checked({fed.name: rows[fed.name] for fed in read}, read)
-        shown = Shown.of(session, feeds, {n: a for n, a in weights.items() if n in taken})
-        return lambda made: shown.check(open_model(made))
-
     def predicted(self, options: PredictOptions) -> dict[str, Array]:
         """Returns the outputs of the model. Raises InputError as `Trainer.predict` does."""
         if self.task.manifest.predict is None:
@@ -415,6 +397,27 @@ class TrainingLoop(HeldValues):
         source = scaled(as_data(data, size, None, names=options.names), options.scale, inputs)
         batches = beside(source, options.constants or {}).epoch(0)
         return predicted(session, self.task, taken, self.trained(options)[0], batches)
+
+
+def proof_of(
+    trainer: TrainingLoop, model: Program, weights: Mapping[str, Array]
+) -> Callable[[Program], None]:
+    """Returns a function that raises NotProved for a model to write that does not compute what
+    `Trainer.predict` does for held-out rows, or for generated ones without a held-out evaluation.
+    It compares nothing if the model returns only its loss, or draws random numbers.
+    """
+    nothing, open_model = (lambda made: None), trainer._open
+    blocks = trainer.task.evaluation.blocks()
+    if trainer.task.manifest.predict is None or any(draws(b) for v in blocks for b in v.bindings):
+        return nothing
+    taken, session = trainer._predicting()
+    read = [fed for fed in trainer.task.manifest.of_role("batch") if fed.name in taken]
+    rows = feeds_for(to_proto(model), seed=0) if trainer._rows is None else trainer._rows
+    if any(fed.name not in rows for fed in read):
+        return nothing
+    feeds = checked({fed.name: rows[fed.name] for fed in read}, read)
+    shown = Shown.of(session, feeds, {n: a for n, a in weights.items() if n in taken})
+    return lambda made: shown.check(open_model(made))
 
 
 @dataclass(frozen=True)
@@ -437,7 +440,7 @@ class Deployed:
         found = {} if keep else in_training_mode(to_proto(model))
         if not found:
             return Deployed()
-        prove = trainer.proof(model, weights)
+        prove = proof_of(trainer, model, weights)
 
         def finish(trained: Program) -> Program:
             made, _ = to_inference(trained)
