@@ -118,9 +118,11 @@ class Binding:
             self.changed = True
             self.block.touch()
 
-    def set_metadata(self, metadata: Mapping[str, str]) -> None:
-        """Writes the node's metadata."""
+    def set_metadata(self, metadata: Mapping[str, str], *, documented: bool = True) -> None:
+        """Writes the node's metadata. documented: keep its doc string."""
         node = self._own_node()
+        if not documented:
+            node.ClearField("doc_string")
         del node.metadata_props[:]
         for key, value in metadata.items():
             node.metadata_props.add(key=key, value=value)

@@ -71,5 +71,6 @@ def _check_rest(before: ModelProto, after: ModelProto, *, with_nodes: bool) -> N
             model.ClearField(name)
         for node in model_nodes(model) if with_nodes else ():
             node.ClearField("metadata_props")
+            node.ClearField("doc_string")
     if before != after:
         raise InternalError("more of the model changed than its metadata")

@@ -1,4 +1,4 @@
-"""Removes the metadata of nodes, such as the stack traces that exporters write."""
+"""Removes the metadata and doc strings of nodes, where exporters write stack traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StripMetadata(Pass):
     """f(x) = f(x) without metadata: entries of nodes are removed, such as stack traces and module
     paths. The metadata of the model stays.
 
-    `keys`: the entries to remove, as a glob of their keys.
+    `keys`: the entries to remove, as a glob of their keys; "doc_string" is a node's doc string.
     """
 
     name: ClassVar[str] = "strip-metadata"
@@ -35,9 +35,10 @@ class StripMetadata(Pass):
             for b in block.bindings:
                 entries = b.node.metadata_props
                 kept = {e.key: e.value for e in entries if not fnmatchcase(e.key, self.keys)}
-                if len(kept) < len(entries):
+                plain = bool(b.node.doc_string) and fnmatchcase("doc_string", self.keys)
+                if len(kept) < len(entries) or plain:
                     before = b.node.ByteSize()
-                    b.set_metadata(kept)
+                    b.set_metadata(kept, documented=not plain)
                     size += before - b.node.ByteSize()
                     found += 1
             if found:

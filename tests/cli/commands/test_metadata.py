@@ -132,12 +132,15 @@ def traced(tmp_path: Path) -> Path:
     for node in model_nodes(model):
         node.metadata_props.add(key="trace", value=f"/home/me/{node.op_type}.py")
         node.metadata_props.add(key="module.name", value=node.op_type)
+        node.doc_string = f"/home/me/{node.op_type}.py(3): forward"
     onnx.save(model, tmp_path / "traced.onnx")
     return tmp_path / "traced.onnx"
 
 
 def keys(path: Path) -> set[str]:
-    return {e.key for node in model_nodes(onnx.load(path)) for e in node.metadata_props}
+    nodes = list(model_nodes(onnx.load(path)))
+    documented = {"doc_string" for node in nodes if node.doc_string}
+    return {e.key for node in nodes for e in node.metadata_props} | documented
 
 
 def test_strip_removes_the_metadata_of_nodes_and_nothing_else(run: Run, traced: Path) -> None:
@@ -145,12 +148,15 @@ def test_strip_removes_the_metadata_of_nodes_and_nothing_else(run: Run, traced: 
     done = run("metadata", traced, "-o", out, "--strip", "tr*")
     assert done.code == 0, done.err
     assert "metadata of 5 nodes removed" in done.out
-    assert keys(out) == {"module.name"}
+    assert keys(out) == {"module.name", "doc_string"}
+    done = run("metadata", traced, "-o", out, "--strip", "doc_string")
+    assert keys(out) == {"module.name", "trace"} and "metadata of 5 nodes removed" in done.out
     done = run("metadata", traced, "-o", out, "--strip")
     assert (done.code, keys(out)) == (0, set())
     expected = onnx.load(traced)
     for node in model_nodes(expected):
         node.ClearField("metadata_props")
+        node.ClearField("doc_string")
     assert onnx.load(out) == expected
 
 
