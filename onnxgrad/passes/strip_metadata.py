@@ -35,10 +35,10 @@ class StripMetadata(Pass):
             for b in block.bindings:
                 entries = b.node.metadata_props
                 kept = {e.key: e.value for e in entries if not fnmatchcase(e.key, self.keys)}
-                plain = bool(b.node.doc_string) and fnmatchcase("doc_string", self.keys)
-                if len(kept) < len(entries) or plain:
+                stripped = bool(b.node.doc_string) and fnmatchcase("doc_string", self.keys)
+                if len(kept) < len(entries) or stripped:
                     before = b.node.ByteSize()
-                    b.set_metadata(kept, documented=not plain)
+                    b.set_metadata(kept, documented=not stripped)
                     size += before - b.node.ByteSize()
                     found += 1
             if found:

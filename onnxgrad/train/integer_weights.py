@@ -78,7 +78,7 @@ def least_scale(start: Array) -> Array:
 
 def check_scales(program: Program, trained: Collection[str]) -> None:
     """Raises InputError if a scale trains whose product with another one is the scale of a bias of
-    32 bits: onnxruntime takes the product in place of the bias's own scale.
+    32 bits: the bias keeps its scale, and the written file does not compute what was evaluated.
     """
     operands = [(b, b.operand(0), b.operand(1)) for b in program.main.walk() if b.op in _ROUNDING]
     held = {
