@@ -76,7 +76,7 @@ tensor tensors values
 """
 # words that most questions have and that say nothing
 _NOISE = frozenset({
-    "a", "an", "and", "by", "do", "for", "from", "graph", "how", "i", "in", "is", "it", "me",
+    "a", "an", "and", "as", "by", "do", "for", "from", "graph", "how", "i", "in", "is", "it", "me",
     "model", "models", "my", "of", "on", "onnx", "or", "the", "to", "two", "using", "with",
 })  # fmt: skip
 

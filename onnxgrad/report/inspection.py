@@ -20,6 +20,7 @@ from onnxgrad.report.parts import (
     scaled,
     table,
 )
+from onnxgrad.wording import dim_option
 
 _ROWS = 30  # operators and metadata without -v
 _FEW = 5  # weights and values without -v
@@ -91,7 +92,12 @@ def _total(found: Summary) -> str:
 def _memory(costs: Costs) -> str:
     """Returns the bytes of the weights, and of the values of a run."""
     peak = costs.peak
-    values = "unknown" if peak is None else f"up to {bytes_text(peak)} at once"
+    if peak is not None:
+        values = f"up to {bytes_text(peak)} at once"
+    elif costs.open:
+        values = f"unknown ({', '.join(costs.open)} open: {dim_option(*costs.open)} counts them)"
+    else:
+        values = "unknown"
     return f"weights {bytes_text(costs.weight_bytes)}, values {values}"
 
 

@@ -83,6 +83,12 @@ def chosen_inputs(
             found[v] = Layout(place)
     if not found:
         text = ", ".join(f"{v.name} {v.type or '?'}" for v in inputs) or "none"
+        dynamic = [v.name for v in inputs if v.shape and not isinstance(v.shape[0], int)]
+        if dynamic and batch is None:
+            raise InputError(
+                f"the batch is open already: axis 0 of {dynamic[0]} is dynamic (inputs: {text}), "
+                f"so nothing is to be done; {_other_sizes()}"
+            )
         how = option("--inputs NAME,...", "inputs=[NAME]")
         other = option("--batch N", "batch=N")
         raise InputError(
@@ -90,6 +96,12 @@ def chosen_inputs(
             f"size of the batch: {other}"
         )
     return found, count
+
+
+def _other_sizes() -> str:
+    """Returns the option that opens a fixed size other than the batch."""
+    way = option("--open NAME=INPUT.AXIS", "open={NAME: 'INPUT.AXIS'}")
+    return f"{way} opens another fixed size"
 
 
 def _axis_of_samples(v: Var) -> int | None:
@@ -116,6 +128,11 @@ def _named(inputs: Sequence[Var], name: str, batch: int | None) -> tuple[Var, La
         raise InputError(f"'{name}' is not an input{what_there_is(by_name)}")
     shape = by_name[name].shape
     size = None if shape is None or axis >= len(shape) else shape[axis]
+    if shape is not None and axis < len(shape) and not isinstance(size, int):
+        raise InputError(
+            f"input '{name}': axis {axis} of {by_name[name].type} is open already: leave it out of "
+            f"{option('--inputs', 'inputs')}, or {_other_sizes()}"
+        )
     if not isinstance(size, int) or size < 1 or batch not in (None, size):
         wanted = "a fixed size" if batch is None else f"size {batch}"
         raise InputError(f"input '{name}': axis {axis} of {by_name[name].type} is not of {wanted}")

@@ -85,7 +85,8 @@ def test_the_interface() -> None:
     ("inputs", "symbol", "reason"),
     [
         (["q"], "batch", "'q' is not an input"),
-        (["w"], "batch", "not of a fixed size"),
+        (["w"], "batch", r"'w': axis 0 of f32\[N,4\] is open already: leave it out of inputs"),
+        (["x.2"], "batch", "axis 2 of .* is not of a fixed size"),
         (None, "N", "exists already"),
     ],
 )
@@ -93,6 +94,17 @@ def test_bad_choices(inputs: list[str] | None, symbol: str, reason: str) -> None
     model = parse("g (float[1,4] x, float[N,4] w) => (float[N,4] y) { y = Mul (x, w) }")
     with pytest.raises(InputError, match=reason):
         open_rows(load_own(model), inputs, symbol=symbol)
+
+
+def test_a_batch_that_is_open_is_named() -> None:
+    program = load_own(parse("g (float[N,4] x) => (float[N,4] y) { y = Tanh (x) }"))
+    words = (
+        r"the batch is open already: axis 0 of x is dynamic .*; open={NAME: 'INPUT.AXIS'} opens an"
+    )
+    with pytest.raises(InputError, match=words):
+        open_rows(program)
+    with pytest.raises(InputError, match="no input has a first axis of size 4"):
+        open_rows(program, batch=4)
 
 
 def test_rows_on_another_axis() -> None:

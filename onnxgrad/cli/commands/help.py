@@ -10,6 +10,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
 from onnxgrad.extensions import built_in, plugged
+from onnxgrad.grad.coverage import coverage
 from onnxgrad.help import TOPICS, Passage, headings, page, passages, search
 from onnxgrad.passes.pipeline import PASSES
 from onnxgrad.report.parts import cell, table
@@ -63,8 +64,8 @@ def _show(words: str, found: list[Passage], out: Output) -> None:
 
 
 def _everything() -> Iterator[Passage]:
-    """Yields every passage of the commands, their options, the passes and the pages; equal options
-    once.
+    """Yields every passage of the commands, their options, the passes, the operators and the pages;
+    equal options once.
     """
     seen = set()
     for name, command in COMMANDS.items():
@@ -80,6 +81,9 @@ def _everything() -> Iterator[Passage]:
     ours = {name: plugged("passes", name) for name in built_in("passes")}
     for name, each in {**PASSES, **ours}.items():
         yield Passage("passes", name, each.law())
+    for row in coverage():
+        text = f"{row.name} (opset {row.since}): `onnxgrad ops {row.name}` shows its gradient"
+        yield Passage("ops", "an operator", text)
     for topic in TOPICS:
         yield from passages(topic)
 

@@ -87,6 +87,9 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("federated", "training", "clients"),
         ("gradient", "gradients", "finite differences"),
         ("onnxslim", "coming-from", "onnxgrad optimize"),
+        ("STFT", "ops", "`onnxgrad ops STFT` shows its gradient"),
+        ("uint8", "training", "integers of any width"),
+        ("remove doc strings", "metadata", "doc_string"),
     ],
 )
 def test_words_are_searched(run: Run, tmp_path: Path, words: str, read: str, says: str) -> None:

@@ -100,7 +100,8 @@ def test_what_is_unknown_is_said() -> None:
     assert found.operators["Tanh"] == OperatorCost(unknown_flops=1, unknown_bytes=1)
     text = str(summary)
     assert "at least 4, unknown for 1 of 2 nodes (sizes open: N)" in text
-    assert "values unknown" in text and "and 1 of unknown size" in text
+    assert "values unknown (N open: dims={'N': size} counts them)" in text
+    assert "and 1 of unknown size" in text
     assert found.to_dict()["nodes_of_unknown_flops"] == 1
 
 
