@@ -73,7 +73,7 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/keywords.py", "onnxgrad.verify.blame.blamed"),
     # `optimize` neither converts, nor opens dimensions, nor writes a page, unless it is told to
     ("jobs/edit.py", "onnxgrad.grad.weights.kept.check_replaceable"),
-    ("jobs/edit.py", "onnxgrad.jobs.float16.float16"),
+    ("jobs/around_passes.py", "onnxgrad.jobs.float16.float16"),
     ("jobs/edit.py", "onnxgrad.train.modes.Modes"),
     ("jobs/edit.py", "onnxgrad.transform.inference_mode.described"),
     ("jobs/edit.py", "onnxgrad.transform.inference_mode.in_training_mode"),
@@ -81,8 +81,8 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/optimize.py", "onnxgrad.transform.inference_mode.in_training_mode"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_bound"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),
-    ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_batch"),
-    ("jobs/edit.py", "onnxgrad.jobs.open_batch.open_sizes"),
+    ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_batch"),
+    ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_sizes"),
     # operators of com.microsoft that `--inline` names
     ("passes/inline.py", "onnxgrad.laws.bodies.table.BODIES"),
     ("cli/commands/optimize.py", "onnxgrad.report.html.optimized.optimized_page"),

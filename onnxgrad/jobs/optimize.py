@@ -14,8 +14,8 @@ from onnxgrad.errors import NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load, proto_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
+from onnxgrad.jobs.around_passes import changed_after, changed_before
 from onnxgrad.jobs.declarations import OptimizeOptions
-from onnxgrad.jobs.edit import changed_after, changed_before
 from onnxgrad.jobs.fixed_dims import fixed
 from onnxgrad.jobs.lint.table import lint, lint_report, refuse
 from onnxgrad.jobs.outcome import Change, Clock, Hooks, Outcome

@@ -64,9 +64,9 @@ from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.atomic_files import text_of
 from onnxgrad.jobs.ci.declarations import CiOptions, Gates
+from onnxgrad.jobs.constant_values import is_file
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import Option, json_type, keys_of
-from onnxgrad.jobs.edit import is_file
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import (
     EXACT,

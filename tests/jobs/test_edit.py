@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -161,57 +160,6 @@ def test_weights_of_a_file_that_are_inputs_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "wanted"),
-    [
-        ("float[2]", 3, [3, 3]), ("float[2]", [1, 0.5], [1, 0.5]), ("float[N]", "[1,2]", [1, 2]),
-        ("int8[1]", "7", [7]), ("bool[2]", "[true,false]", [1, 0]), ("float[2]", "1e3", [1e3] * 2),
-        ("bfloat16[1]", 1.5, [1.5]), ("bfloat16[1]", np.array([2], ml_dtypes.bfloat16), [2]),
-        ("float16[1]", "-inf", None), ("int8[1]", 300, None), ("int64[1]", 0.5, None),
-        ("float[N]", 3, None), ("float[2]", [1, 2, 3], None), ("float[2]", np.zeros(2), None),
-        ("float[2]", "none.npy", None), ("float[2]", "word", None), ("bool[1]", 1, None),
-        ("int64[1]", True, None), ("float[2]", {"a": 1}, None), ("float16[1]", 70000, None),
-        ("float[2]", [[1], [1, 2]], None), ("float[2]", "[" * 9999, None), ("float[2]", "NaN", None),
-        ("float[1]", np.array(["a"]), None), ("string[1]", np.zeros(1), None),
-    ],
-)  # fmt: skip
-def test_values(kind: str, given: Any, wanted: list[float] | None) -> None:
-    model = parse(
-        f"g ({kind} k, float[N] x) => (float[M] y) {{ c = Cast <to = 1> (k) y = Add (c, x) }}"
-    )
-    if isinstance(given, str) and given == "NaN":  # a value, though nothing can be compared with it
-        with pytest.raises(NotProved):
-            onnxgrad.edit(model, bind={"k": given})
-    elif wanted is None:
-        with pytest.raises(InputError) as error:
-            onnxgrad.edit(model, bind={"k": given})
-        assert len(str(error.value)) < 300 and "\n" not in str(error.value)
-    else:
-        made = onnxgrad.edit(model, bind={"k": given}, verify=False)
-        (tensor,) = made.graph.initializer
-        assert numpy_helper.to_array(tensor).astype(float).tolist() == wanted
-
-
-def test_texts_and_files(tmp_path: Path) -> None:
-    model = parse("g (string[1] k, string[N] x) => (string[M] y) { y = StringConcat (k, x) }")
-    assert onnxgrad.edit(model, bind={"k": "hello"}).graph.initializer[0].string_data == [b"hello"]
-    np.savez(tmp_path / "k.npz", k=K, x=2 * K)
-    np.save(tmp_path / "x.npy", 3 * K)
-    (tmp_path / "k.pb").write_bytes(numpy_helper.from_array(K).SerializeToString())
-    for name, file, scale in (
-        ("k", "k.npz", 1),
-        ("x", "k.npz", 2),
-        ("x", "x.npy", 3),
-        ("k", "k.pb", 1),
-    ):
-        made = onnxgrad.edit(parse(TEXT), bind={name: tmp_path / file}, verify=False)
-        tensors = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
-        assert np.array_equal(tensors[name], scale * K)
-    np.savez(tmp_path / "k.npz", a=K, b=K)
-    with pytest.raises(InputError, match="has a, b, but not k"):
-        onnxgrad.edit(parse(TEXT), bind={"k": tmp_path / "k.npz"})
-
-
-@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({}, "no change is requested: see bind, free, rename, drop_output, mode and loss"),
@@ -233,12 +181,6 @@ def test_texts_and_files(tmp_path: Path) -> None:
 def test_changes_that_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         onnxgrad.edit(parse(TEXT), **changes)
-
-
-def test_no_other_kind_can_be_constant() -> None:
-    text = "g (seq(float[N]) s, float[N] a) => (float[M] y) { z = ConcatFromSequence <axis = 0> (s) y = Add (z, a) }"
-    with pytest.raises(InputError, match="it is not a tensor"):
-        onnxgrad.edit(parse(text), bind={"s": [1]})
 
 
 def test_a_training_step_keeps_its_names() -> None:
@@ -312,103 +254,6 @@ def test_on_the_models(path: str) -> None:
     onnxgrad.edit(path, bind=dict([list(given.items())[-1]]))
     if len(block.outputs) > 1:
         onnxgrad.edit(path, drop_output=block.outputs[0].name)
-
-
-# ---- around the passes of `optimize` ------------------------------------------------------------
-
-ADAPTED = """g (float[N,3] x, float k, float[2,3] w, float[2,1] a, float[1,3] b) => (float[N,2] y, float[N,2] z) {
-  i = Identity (x)  ab = MatMul (a, b)  s = Mul (ab, k)  ws = Add (w, s)  t = Transpose (ws)
-  y = MatMul (i, t)  z = Exp (y) }"""
-HEAD = "g (float[M,2] v, float h) => (float[M,2] u) { r = Identity (v)  u = Mul (r, h) }"
-AROUND: dict[str, Any] = {
-    "before": {"bind": {"k": 2}, "drop_output": ["z"]},
-    "after": {"rename": {"y": "logits", "x": "features", "a": "down"}, "bind": {"h": 0.5}},
-    "lift": ["w", "[ab]"],
-}
-
-
-def test_changes_around_the_passes(tmp_path: Path) -> None:
-    onnx.save(parse(HEAD), tmp_path / "head.onnx")
-    join = {"model": tmp_path / "head.onnx", "map": {"y": "v"}, "keep_output": "y"}
-    done = onnxgrad.optimize(parse(ADAPTED), **AROUND, join=join, dims={"N": 3}, report=True)
-    prepare, rest = done.model
-    assert interface(prepare) == (["w", "down", "b"], ["t"])
-    assert interface(rest) == (["features", "t"], ["logits", "u"])
-    assert not {n.op_type for n in (*rest.graph.node, *prepare.graph.node)} & {"Identity", "Exp"}
-    changes = done.to_dict()["changes"]
-    assert [c["proof"] for c in changes] == ["equal on cpu"] * 4
-    assert "4 nodes once at load, 2 nodes in each run" in str(done) and "joined with" in str(done)
-    feeds = {n: v for n, v in feeds_for(parse(ADAPTED), seed=3, dims={"N": 2}).items() if n != "k"}
-    y, _ = ReferenceEvaluator(parse(ADAPTED)).run(None, {**feeds, "k": np.float32(2)})
-    given = {**feeds, "down": feeds["a"], "features": feeds["x"]}
-    for made in (prepare, rest):
-        given |= run(made, {v.name: given[v.name] for v in made.graph.input})
-    assert np.allclose(given["logits"], y, atol=1e-6) and np.allclose(given["u"], y / 2, atol=1e-6)
-
-
-def test_inputs_of_the_proof_follow_new_names() -> None:
-    """Only these values run: both shapes of the Gather's indices are of one size."""
-    text = "g (float[5] x, int64[N] i) => (float[N] y) { g = Identity (i)  y = Gather (x, g) }"
-    changes = {"rename": {"i": "rows", "y": "picked"}}
-    inputs = {"i": np.array([4, 0])}
-    made = onnxgrad.optimize(parse(text), after=changes, inputs=inputs, report=True)
-    assert interface(made.model) == (["x", "rows"], ["picked"])
-    made = onnxgrad.optimize(
-        parse(text), before=changes, inputs={"rows": np.array([4, 0])}, allow_empty="picked"
-    )
-    assert interface(made) == (["x", "rows"], ["picked"])
-    after = {"bind": {"i": [1, 2]}, "rename": {"y": "picked"}}
-    made = onnxgrad.optimize(
-        parse(text), after=after, inputs=inputs, dims={"N": 2}, allow_empty="y"
-    )
-    assert interface(made) == (["x"], ["picked"])
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"before": {"bnd": {}}}, "before: unknown key 'bnd'; did you mean 'bind'"),
-        ({"before": {"rename": 3}}, "before: edit: rename must be a table, not 3"),
-        ({"before": {"bind": {"q": 1}}}, "before: bind q: the model has no input of this name"),
-        ({"after": {"drop_output": "q"}}, "after: drop_output q: the model has no output of this name"),
-        ({"join": {"map": {}}}, "join: 'model' must name a file"),
-        ({"join": {"model": "none.onnx"}}, "join: none.onnx: No such file"),
-        ({"join": {"model": "models/training/mlp.onnx", "map": {"q": "x"}}}, "join: map q=x: A has no output or input 'q'"),
-        ({"lift": "q"}, "weights='q': the model has no input or initializer of this name"),
-        ({"lift": True}, "nothing depends on weights alone"),
-    ],
-)  # fmt: skip
-def test_changes_that_mean_nothing(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        onnxgrad.optimize(parse(ADAPTED), **options)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_wrong_change_is_refuted(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    onnx.save(parse(ADAPTED), tmp_path / "m.onnx")
-    (tmp_path / "r.toml").write_text(f"[{when}]\nbind = {{ k = 2 }}\n")
-    monkeypatch.setattr(job, "_bind", lambda p, n, a: _right_bind(p, n, a + 1))
-    words = ["optimize", str(tmp_path / "m.onnx"), "--config", str(tmp_path / "r.toml")]
-    assert main([*words, "-o", str(tmp_path / "o.onnx")]) == 1
-    error = capsys.readouterr().err
-    assert f"edited {when} the passes: DIFFERENT" in error and "nothing was written" in error
-    assert not (tmp_path / "o.onnx").exists()
-
-
-_right_bind = job._bind
-
-
-def test_files_of_changes_lie_beside_the_recipe(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    np.save(tmp_path / "sub" / "k.npy", np.float32(2))
-    onnx.save(parse(HEAD.replace("float h", "float[M,2] h")), tmp_path / "sub" / "head.onnx")
-    (tmp_path / "sub" / "r.toml").write_text(
-        'join = { model = "head.onnx", map = { y = "v", z = "h" } }\n[before]\nbind.k = "k.npy"\n'
-    )
-    made = onnxgrad.optimize(parse(ADAPTED), recipe=tmp_path / "sub" / "r.toml")
-    assert interface(made) == (["x", "w", "a", "b"], ["u"])
 
 
 def test_names_with_commas_are_several_unless_a_value_has_the_name() -> None:

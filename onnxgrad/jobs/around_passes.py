@@ -1,0 +1,168 @@
+"""The changes of a model before and after the passes of `optimize`: it is joined, edited, opened,
+converted to float16 and split.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import stats_of
+from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.constant_values import values_of
+from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, OptimizeOptions
+from onnxgrad.jobs.edit import edit
+from onnxgrad.jobs.fixed_dims import sizes_bound
+from onnxgrad.jobs.join import join
+from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
+from onnxgrad.jobs.metadata import change as set_metadata
+from onnxgrad.jobs.outcome import Change, Hooks, Outcome
+from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.row_declarations import OpenBatchOptions
+from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions
+from onnxgrad.name_lists import names_among
+from onnxgrad.verify.feeds.dims import roles
+from onnxgrad.verify.feeds.proof_cases import sets_of
+from onnxgrad.wording import counted, in_a_recipe
+
+# options of a proof that also apply to changes of the interface, which are exact
+_PROOF = frozenset({"provider", "threads", "seeds", "checks", "inputs", "dims", "allow_empty"})
+
+
+def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -> Program:
+    """Returns the model for the passes: joined, edited, with open dimensions, and with the weights
+    of `lift` as inputs. Raises InputError and NotProved.
+    """
+    proof = _proof_of(options)
+    if options.join:
+        other = options.join["model"]
+        with _in_table("join"):
+            joined = join(model, other, JOIN.options(options.join, **proof), Hooks())
+        model = _recorded(outcome, f"joined with {other}", joined)
+    if has_edits(options.before):
+        with _in_table("before"):
+            made = edit(model, EDIT.options(options.before or {}, **proof), Hooks())
+        model = _recorded(outcome, "edited before the passes", made)
+    model = _opened(model, options, options.before, "before", outcome)
+    return model if isinstance(options.lift, bool) else with_inputs(model, options.lift)
+
+
+def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
+    """Converts, edits and splits the result of the passes. Raises InputError and NotProved."""
+    if options.float16 is not False:
+        _halve(options, outcome)
+    proof, weights = _proof_of(options), named_inputs(outcome.program, options.lift)
+    if options.after is not None and has_edits(options.after):
+        after: EditOptions = EDIT.options(options.after)
+        new, bound = after.rename or {}, after.bind or {}
+        weights = [new.get(name, name) for name in weights if name not in bound]
+        with _in_table("after"):
+            proof = _for_edited(outcome.program, after, proof)
+            made = edit(outcome.program, EDIT.options(options.after, **proof), Hooks())
+        outcome.changed = _recorded(outcome, "edited after the passes", made)
+    opened = _opened(outcome.program, options, options.after, "after", outcome)
+    if opened is not outcome.program:
+        outcome.changed = opened
+    if options.metadata:
+        set_metadata(outcome.program, options.metadata, (), {})
+    if options.lift is not False:
+        settings = LiftOptions.from_settings({**proof, "weights": weights})
+        divided = lift(outcome.program, settings, Hooks(), paying=True)
+        parts = (stats_of(to_proto(p)).nodes for p in (divided.prepare, divided.program))
+        once, each = (counted(nodes, "node") for nodes in parts)
+        outcome.prepare = divided.prepare
+        outcome.changed = _recorded(outcome, f"{once} once at load, {each} in each run", divided)
+
+
+def _halve(options: OptimizeOptions, outcome: Outcome) -> None:
+    """Converts the result of the passes to float16 and proves that, within bounds of its own."""
+    from onnxgrad.jobs.float16 import float16
+
+    table = options.float16 if isinstance(options.float16, Mapping) else {}
+    with _in_table("float16"):
+        done = float16(outcome.program, HALF.options(table, **_proof_of(options)))
+        if done.error is not None:
+            raise done.error
+    summary = "" if done.report is None else done.report.summary
+    notes = tuple(done.trace.notes)
+    outcome.changes.append(Change("converted to float16 after the passes", notes, summary))
+    outcome.halved, outcome.changed = done, done.program
+
+
+def has_edits(table: Mapping[str, Any] | None) -> bool:
+    """Whether a table has options of `edit`, in addition to those of other jobs."""
+    return bool(table) and not (table or {}).keys() <= EDIT.parts.keys()
+
+
+def _opened(
+    model: Program,
+    options: OptimizeOptions,
+    table: Mapping[str, Any] | None,
+    when: str,
+    outcome: Outcome,
+) -> Program:
+    """Returns the model with the dimensions of the table made dynamic, or the model itself."""
+    if table is None or "open_batch" not in table:
+        return model
+    from onnxgrad.jobs.open_batch import open_batch, open_sizes
+
+    known = roles(to_proto(model).graph)
+    proof = {
+        "provider": options.provider,
+        "verify": options.proves,
+        "seed": (options.seeds or (0,))[0],
+        "dims": {name: size for name, size in (options.dims or {}).items() if name in known},
+    }
+    with _in_table(f"{when}: open_batch"):
+        opening: OpenBatchOptions = OPEN.options(table["open_batch"], **proof)
+        job = open_batch if opening.open is None else open_sizes
+        found = job(model, opening, Hooks())
+    what = "batch" if opening.open is None else ", ".join(opening.open)
+    return _recorded(outcome, f"{what} opened {when} the passes", found)
+
+
+def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:
+    """Returns the result of a change, which is added to the outcome. Raises NotProved."""
+    summary = "" if found.report is None else found.report.summary
+    outcome.changes.append(Change(what, tuple(found.notes), summary))
+    return found.proved(what)
+
+
+@contextlib.contextmanager
+def _in_table(name: str) -> Iterator[None]:
+    """Errors inside this context name the options in this table of a recipe."""
+    try:
+        with in_a_recipe():
+            yield
+    except OnnxgradError as error:
+        error.args = (f"{name}: {error}", *error.args[1:])
+        raise
+
+
+def _proof_of(options: OptimizeOptions) -> dict[str, Any]:
+    """Returns the options of the proof for edits: those of the passes, without bounds."""
+    given = {k: v for k, v in options.proof().items() if k in _PROOF}
+    return {**given, "verify": options.proves}
+
+
+def _for_edited(program: Program, options: EditOptions, proof: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options of a proof of a program in terms of the edited program."""
+    graph, names = to_proto(program).graph, options.rename or {}
+    bound = values_of(program.proto, options.bind or {})
+    made = dict(proof)
+    if "inputs" in made:
+        made["inputs"] = [
+            {names.get(n, n): v for n, v in each.items() if n not in bound}
+            for each in sets_of(made["inputs"], program.proto)
+        ]
+    if "dims" in made:
+        gone = sizes_bound(graph, bound)
+        made["dims"] = {n: size for n, size in made["dims"].items() if n not in gone}
+    if "allow_empty" in made:
+        outputs = [v.name for v in program.main.outputs]
+        allowed = names_among(made["allow_empty"], outputs, "allow_empty")
+        made["allow_empty"] = [names.get(n, n) for n in allowed]
+    return made
