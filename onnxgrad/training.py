@@ -65,17 +65,16 @@ def fit(
     model: ModelLike,
     *,
     options: FitOptions,
-    original: ModelLike | None = None,
     report: bool = False,
 ) -> SameType | Fitted:
     """Trains a model on data and returns it with its new weights, in the type you passed in; paths,
     bytes and streams return a ModelProto.
 
     `model` may be the folder of a training step: `original` is then the model from which the step
-    was made. It receives the weights, and options of the step are ignored. `data` and `validation`:
-    as for `Trainer.fit`. `accuracy`: pairs of an output of scores and the name of its labels. With
-    `report=True`, returns a `Fitted`: that model, the `history` of the run, and its `best` and
-    `last` held-out results.
+    was made. It receives the weights, and other options of the step are ignored. `data` and
+    `validation`: as for `Trainer.fit`. `accuracy`: pairs of an output of scores and the name of its
+    labels. With `report=True`, returns a `Fitted`: that model, the `history` of the run, and its
+    `best` and `last` held-out results.
 
     Raises InputError for a loss, data or options that do not fit, Diverged for a loss that is not
     finite, and LimitReached.
@@ -86,16 +85,14 @@ def fit(
     >>> done.steps, done.history.losses[-1] < done.history.losses[0]
     (8, True)
     """
-    given, into = settled(model), original
-    if driver.is_folder(given) is (into is None):
-        raise InputError(
-            "fit: original is the model of the training step whose folder is passed: pass both, "
-            "or only a model"
-        )
-    kind = model if into is None else into
-    into = given if into is None else settled(into)
+    given, kind = settled(model), model
+    if driver.is_folder(given):
+        if options.original is None:
+            raise InputError("fit: original= is missing, the model of the step in the folder")
+        kind = options.original
+    into = settled(kind)
     check_room(load_in_place(into), kind)
-    with writing(options, model, original):
+    with writing(options, model):
         done = driver.fit(given, options, original=into)
     done = replace(done, model=to_kind_of(done.model, kind))
     return done if report else done.model

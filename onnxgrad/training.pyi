@@ -29,6 +29,7 @@ from onnxgrad.jobs.training.declarations import Keep
 from onnxgrad.jobs.training.declarations import Limit
 from onnxgrad.jobs.training.declarations import MetricsLike
 from onnxgrad.jobs.training.declarations import OptimizerLike
+from onnxgrad.jobs.training.declarations import Original
 from onnxgrad.jobs.training.declarations import RateLike
 from onnxgrad.jobs.training.declarations import Ratio
 from onnxgrad.jobs.training.declarations import RunSeed
@@ -60,6 +61,7 @@ def training_step(
     tie: Names = ('auto',),
     untie: Names = ('auto',),
     standardize: Names = (),
+    original: Original | None = None,
     metrics: Names = (),
     batch_norm: Literal['frozen', 'train'] | None = None,
     dropout: Literal['off', 'train'] | Ratio | None = None,
@@ -85,7 +87,6 @@ def fit(
     wrt: Names | None = ('params',),
     rate: RateLike | None = None,
     *,
-    original: str | os.PathLike[str] | bytes | IO[bytes] | None = None,
     report: Literal[False] = False,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
@@ -99,6 +100,7 @@ def fit(
     tie: Names = ('auto',),
     untie: Names = ('auto',),
     standardize: Names = (),
+    original: str | os.PathLike[str] | bytes | IO[bytes] | None = None,
     metrics: Names = (),
     batch_norm: Literal['frozen', 'train'] | None = None,
     dropout: Literal['off', 'train'] | Ratio | None = None,
@@ -143,7 +145,6 @@ def fit(
     wrt: Names | None = ('params',),
     rate: RateLike | None = None,
     *,
-    original: ModelLike | None = None,
     report: Literal[False] = False,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
@@ -157,6 +158,7 @@ def fit(
     tie: Names = ('auto',),
     untie: Names = ('auto',),
     standardize: Names = (),
+    original: Original | None = None,
     metrics: Names = (),
     batch_norm: Literal['frozen', 'train'] | None = None,
     dropout: Literal['off', 'train'] | Ratio | None = None,
@@ -201,7 +203,6 @@ def fit(
     wrt: Names | None = ('params',),
     rate: RateLike | None = None,
     *,
-    original: ModelLike | None = None,
     report: Literal[True],
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
@@ -215,6 +216,7 @@ def fit(
     tie: Names = ('auto',),
     untie: Names = ('auto',),
     standardize: Names = (),
+    original: Original | None = None,
     metrics: Names = (),
     batch_norm: Literal['frozen', 'train'] | None = None,
     dropout: Literal['off', 'train'] | Ratio | None = None,
@@ -259,7 +261,6 @@ def fit(
     wrt: Names | None = ('params',),
     rate: RateLike | None = None,
     *,
-    original: ModelLike | None = None,
     report: bool = False,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
@@ -273,6 +274,7 @@ def fit(
     tie: Names = ('auto',),
     untie: Names = ('auto',),
     standardize: Names = (),
+    original: Original | None = None,
     metrics: Names = (),
     batch_norm: Literal['frozen', 'train'] | None = None,
     dropout: Literal['off', 'train'] | Ratio | None = None,

@@ -176,9 +176,6 @@ COMMANDS: dict[str, Command] = {
         (
             reads("model", metavar="MODEL", help="an ONNX file, or the folder of a training step"),
             writes("-o", "--output", metavar="OUT", help="the file for the trained model"),
-            reads("--original", metavar="FILE",
-                help="if MODEL is a folder: the model into which -o writes the weights (default: "
-                "the model in inference that the step has)"),
             custom_ops("run"),
         ),
         "training.declarations.FitOptions",

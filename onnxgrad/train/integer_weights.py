@@ -3,7 +3,8 @@
 
 A file stores such a weight as integers before a DequantizeLinear. In a training step the weight is
 a float of the same name, rounded by the same scale in every run, so that evaluation computes what
-the file will. Trained values are written back as integers.
+the file will. Trained values are written back as integers. The float starts as the dequantised
+integers, or as the weight of the file that was quantised.
 """
 
 from __future__ import annotations
@@ -23,25 +24,35 @@ from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import tensor_of
-from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.ir.types import FLOAT_DTYPES, Array, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import option, some_of
 
 _UNTRAINED: Mapping[str, Array] = MappingProxyType({})
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_SUFFIX = "_quantized"  # of onnxruntime's quantiser
+_SHOWN = 4
 
 
-def open_integers(program: Program) -> None:
-    """Puts a float weight and its rounding before each DequantizeLinear of stored integers.
+def open_integers(program: Program, original: Program | None = None) -> list[str]:
+    """Puts a float weight and its rounding before each DequantizeLinear of stored integers, and
+    returns notes. original: the model that was quantised, whose weights are the values.
 
-    Integers that something else reads too stay, and those with a scale per block.
+    Integers that something else reads too stay, and those with a scale per block. Raises InputError
+    if a weight has no counterpart in `original`, or several.
     """
     block = program.main
+    values: dict[Binding, Array] = {}
     for back in [b for b in block.bindings if _scaled(b) is not None]:
+        stored = back.operand(0)
+        if stored is not None and stored.const is not None:
+            values[back] = _floats(back, np.asarray(stored.const))
+    notes = [] if original is None else _start_from(values, original)
+    for back in [*values]:
         stored, scale, zero = (back.operand(i) for i in range(3))
-        if stored is None or scale is None or stored.const is None:
+        if stored is None or scale is None:
             continue
-        name, dtype = stored.name, stored.dtype
-        value = _floats(back, np.asarray(stored.const))
+        name, dtype, value = stored.name, stored.dtype, values.pop(back)
         stored.rename(program.names.fresh(f"{name}_integers"))
         weight = block.add_initializer(tensor_of(value, name))
         with emitting(block, sources=(back,), made_by="straight_through"):
@@ -57,6 +68,68 @@ def open_integers(program: Program) -> None:
         block.set_operand(back, 0, rounded)
         if stored.initializer is not None:
             block.remove_initializer(stored)
+    return notes
+
+
+def _start_from(values: dict[Binding, Array], original: Program) -> list[str]:
+    """Replaces dequantised integers by the weights of the model that was quantised, except for
+    elements that round to other integers, and returns a note. Raises InputError.
+    """
+    given = option("--original", "original=")
+    if not values:
+        raise InputError(
+            f"{given}: the model stores no integers before a DequantizeLinear with one scale per "
+            "tensor or axis, so no weight starts from another file"
+        )
+    constants = (v for v in original.main.vars() if v.is_constant)
+    floats = {v.name: v for v in constants if v.dtype in FLOAT_DTYPES}
+    differing: list[str] = []
+    for back, value in values.items():
+        stored: Any = back.operand(0)
+        found = _counterpart(back, stored.name, value, floats).astype(value.dtype)
+        integers = (a.astype(np.int64) for a in (_rounded(back, found), np.asarray(stored.const)))
+        same: Array = np.equal(*integers)
+        values[back] = np.where(same, found, value)
+        if not same.all():
+            differing.append(f"{1 - same.mean():.1%} of '{stored.name}'")
+    note = f"{given}: {len(values)} weight{'s' * (len(values) > 1)} start from its floats"
+    if differing:
+        note += (
+            ", except for elements that round to other integers than the file has: "
+            f"{some_of(differing, _SHOWN)}"
+        )
+    return [note]
+
+
+def _counterpart(back: Binding, name: str, value: Array, floats: Mapping[str, Var]) -> Array:
+    """Returns the weight of the float model that was quantised to `value`: by its name, or else the
+    one of this shape that differs by half a step at most. Raises InputError.
+    """
+    alike = {n: v for n, v in floats.items() if v.shape == value.shape}
+    named = [n for n in (name.removesuffix(_SUFFIX), name) if n in alike]
+    if named:
+        return np.asarray(alike[named[0]].const)
+    near = {n: a for n, v in alike.items() if _is_near(back, value, a := np.asarray(v.const))}
+    given = option("--original", "original=")
+    if not near:
+        raise InputError(
+            f"{given}: no weight of it, of shape {list(value.shape)}, rounds to '{name}': pass the "
+            "model that was quantised, as it was after any preparation"
+        )
+    first = next(iter(near.values()))
+    if any(not np.array_equal(first, a) for a in near.values()):
+        raise InputError(
+            f"{given}: several of its weights round to '{name}': {some_of([*near], _SHOWN)}; "
+            f"rename the right one to '{name}' there"
+        )
+    return first
+
+
+def _is_near(back: Binding, value: Array, floats: Array) -> bool:
+    scale, zero = _by_axis(back, value)
+    low, high = (np.multiply(np.subtract(end, zero), scale) for end in BOUNDS[_stored(back)])
+    apart = np.abs(np.subtract(np.clip(floats.astype(np.float64), low, high), value))
+    return bool((apart <= 0.501 * np.abs(scale)).all())
 
 
 def rounding_scales(program: Program) -> set[str]:
@@ -108,10 +181,21 @@ def as_integers(stored: Mapping[str, Var], name: str, values: Mapping[str, Array
     back = None if weight is None else next(iter(weight.users), None)
     if weight is None or back is None or back.operand(0) is not weight or _scaled(back) is None:
         return value
-    scale, zero = _by_axis(back, value, values)
-    low, high = BOUNDS[weight.dtype]
+    return _rounded(back, value, values)
+
+
+def _rounded(back: Binding, value: Array, trained: Mapping[str, Array] = _UNTRAINED) -> Array:
+    """Returns the integers of a value, as QuantizeLinear rounds."""
+    scale, zero = _by_axis(back, value, trained)
+    low, high = BOUNDS[_stored(back)]
     integers: Array = np.clip(np.rint(np.divide(value, scale)) + zero, low, high)
-    return integers.astype(numpy_dtype(weight.dtype))
+    return integers.astype(numpy_dtype(_stored(back)))
+
+
+def _stored(back: Binding) -> int:
+    """Returns the dtype of the integers that a DequantizeLinear reads."""
+    stored = back.operand(0)
+    return TensorProto.UNDEFINED if stored is None else stored.dtype
 
 
 def _scaled(b: Binding) -> tuple[Array, Array | None] | None:

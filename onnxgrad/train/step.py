@@ -24,7 +24,7 @@ from onnxgrad.grad.weights.sharing import Findings
 from onnxgrad.grad.wrt import Wrt, hoist_requested
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
-from onnxgrad.ir.load import ModelLike, load_own, program_of
+from onnxgrad.ir.load import ModelLike, load_in_place, load_own, program_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_node, keep
 from onnxgrad.ir.save import to_proto
@@ -99,15 +99,25 @@ def build_step(
     inputs_at: Sequence[str],
     ties: Ties,
     standardized: Sequence[str] = (),
+    floats: ModelLike | None = None,
 ) -> TrainingStep:
     """Returns the training step of a model; `onnxgrad.training_step` describes the options. Large
-    weights of a model file stay in it. Raises InputError.
+    weights of a model file stay in it. floats: the model of which this one was quantised. Raises
+    InputError.
     """
     program = load_own(model, in_place=True)
     original, earlier = digest(program), inference_note(program)
     hide_weight_inputs(program, overridable=True)  # the step itself feeds the weights
-    if modes.ste:
-        open_integers(program)
+    if floats is not None and not modes.ste:
+        raise InputError(
+            f"{option('--original', 'original=')} is the float model of a quantised one, whose "
+            f"weights train with {option('--ste', 'ste=True')}"
+        )
+    opened = (
+        open_integers(program, None if floats is None else load_in_place(floats))
+        if modes.ste
+        else []
+    )
     untied, doubts, notes = untie(program, ties.untie)
     before: set[str] = set()
     values = {v.name for v in program.main.vars()}
@@ -148,6 +158,7 @@ def build_step(
         found,
         notes=(
             *earlier,
+            *opened,
             *texts,
             *folded_note(found.program, trained),
             *unnamed_note(found.program, trained),

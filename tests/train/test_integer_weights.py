@@ -132,6 +132,94 @@ def test_the_command(tmp_path: Any, capsys: Any) -> None:
     assert arrays(onnx.load(out))["q"].dtype == np.int8
 
 
+def quantised_from(kind: str, floats: dict[str, Any]) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """A quantised model with the names of onnxruntime's quantiser, and a float model."""
+    quantised = model(kind)
+    for node in quantised.graph.node:
+        node.input[:] = [f"{n}_quantized" if n in ("q", "b") else n for n in node.input]
+    for t in quantised.graph.initializer:
+        t.name = f"{t.name}_quantized" if t.name in ("q", "b") else t.name
+    plain = parse("g (float[N,4] x) => (float[N,3] y) { p = MatMul (x, q)  y = Add (p, b) }")
+    plain.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in floats.items())
+    return quantised, plain
+
+
+def floats_of(kind: str) -> dict[str, Any]:
+    """Floats of which `model(kind)` has the integers: a third of a step from them."""
+    trainer = onnxgrad.Trainer(onnxgrad.training_step(model(kind), "mse", "sgd", ste=True))
+    held, found = arrays(model(kind)), trainer.parameters
+    return {n: found[n] + held[s] / np.float32(3) for n, s in (("q", "ws"), ("b", "bs"))}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_start_from_the_model_that_was_quantised(kind: str) -> None:
+    """Their floats, and still the integers of the file."""
+    floats = floats_of(kind)
+    quantised, plain = quantised_from(kind, floats)
+    step = onnxgrad.training_step(quantised, "mse", "sgd", ste=True, original=plain)
+    assert "original=: 2 weights start from its floats" in step.notes
+    assert np.array_equal(step.initial["q_quantized"], floats["q"])
+    assert np.array_equal(step.initial["b_quantized"], floats["b"])
+    written = arrays(onnxgrad.Trainer(step).export(quantised))
+    assert all(np.array_equal(a, written[n]) for n, a in arrays(quantised).items())
+
+
+def test_a_weight_of_another_name_is_found_by_its_values() -> None:
+    floats = floats_of("a zero point")
+    quantised, _ = quantised_from("a zero point", floats)
+    other = floats["q"] + np.float32(0.1)  # a step away
+    given = {"other": other, "weight": floats["q"], "bias": floats["b"], "copy": floats["q"]}
+    plain = parse("g (float[N,4] x) => (float[N,4] y) { y = Relu (x) }")
+    plain.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in given.items())
+    step = onnxgrad.training_step(quantised, "mse", "sgd", ste=True, original=plain)
+    assert np.array_equal(step.initial["q_quantized"], floats["q"])
+    assert np.array_equal(step.initial["b_quantized"], floats["b"])
+
+
+def test_elements_that_round_to_other_integers_start_from_the_file() -> None:
+    floats = floats_of("one scale")
+    right = floats["q"].copy()
+    floats["q"][0] += np.float32(0.1)  # three of twelve
+    quantised, plain = quantised_from("one scale", floats)
+    step = onnxgrad.training_step(quantised, "mse", "sgd", ste=True, original=plain)
+    assert any("than the file has: 25.0% of 'q_quantized'" in note for note in step.notes)
+    assert np.array_equal(step.initial["q_quantized"][1:], right[1:])
+    held = arrays(quantised)["q_quantized"][0] * np.float32(0.1)
+    assert np.array_equal(step.initial["q_quantized"][0], held)
+
+
+def test_a_weight_without_one_counterpart_is_refused() -> None:
+    floats = floats_of("one scale")
+    quantised, _ = quantised_from("one scale", floats)
+    near = floats["q"] + np.float32(0.001)
+    for given, message in (
+        ({"bias": floats["b"]}, r"no weight of it, of shape \[4, 3\], rounds to 'q_quantized'"),
+        ({"v": floats["q"], "w": near}, "several of its weights round to 'q_quantized': v, w;"),
+    ):
+        plain = parse("g (float[N,4] x) => (float[N,4] y) { y = Relu (x) }")
+        given = {"bias": floats["b"], **given}
+        plain.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in given.items())
+        with pytest.raises(InputError, match=message):
+            onnxgrad.training_step(quantised, "mse", ste=True, original=plain)
+    with pytest.raises(InputError, match="the model stores no integers"):
+        onnxgrad.training_step(plain, lambda v: v["y"], ste=True, original=plain)
+
+
+@pytest.mark.parametrize("command", ["fit", "train-step"])
+def test_the_commands_read_the_float_model(command: str, tmp_path: Any, capsys: Any) -> None:
+    from onnxgrad.cli.app import main
+
+    quantised, plain = quantised_from("one scale", floats_of("one scale"))
+    file, floats, data = (str(tmp_path / n) for n in ("q.onnx", "float.onnx", "d.npz"))
+    onnx.save(quantised, file)
+    onnx.save(plain, floats)
+    np.savez(data, **DATA)
+    words = [command, file, "--loss", "mse", "--ste", "--original", floats, "-o"]
+    words += [str(tmp_path / "out"), *(["--data", data] if command == "fit" else [])]
+    assert main(words) == 0
+    assert "--original: 2 weights start from its floats" in capsys.readouterr().out
+
+
 LEARNT: dict[str, dict[str, Any]] = {
     "graph": {},
     "update of micro-batches": {"accumulate": 2},

@@ -23,6 +23,7 @@ from onnxgrad.jobs.kinds import (
     Seed,
     Several,
     Threads,
+    Word,
 )
 from onnxgrad.jobs.training.kinds import (
     ByGlob,
@@ -41,6 +42,7 @@ from onnxgrad.vocabulary import LOSSES, METRICS, OPTIMIZERS, SCHEDULES, EngineNa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from onnxgrad.ir.load import ModelLike
     from onnxgrad.ir.types import Array
     from onnxgrad.train.callbacks import Callback
     from onnxgrad.train.data import Data, Given
@@ -72,6 +74,7 @@ AverageLike: TypeAlias = (
 ScalingLike: TypeAlias = (
     "Literal['dynamic'] | float | Annotated[LossScaling, Instance('LossScaling')]"
 )
+Original: TypeAlias = "Annotated[ModelLike, Word()]"
 RunSeed: TypeAlias = Annotated[int, Range(0, 2**31 - 1, words="from 0 to 2^31 - 1")]
 Limit: TypeAlias = options.Positive
 Batches: TypeAlias = options.Count
@@ -179,6 +182,14 @@ class StepOptions(Update, Formulas, Checkpointing):
         "inputs from which fit subtracts the mean of the training data, and divides by the "
         "deviation, along an axis (default: 1), in the model that it writes, too",
         metavar="NAME[=AXIS]",
+    )
+    original: Original | None = option(
+        None,
+        "the model from which MODEL was made. With --ste, the float model that was quantised, at "
+        "whose weights training starts. For the folder of a step, the model into which -o writes "
+        "the weights (default: the model in inference that the step has)",
+        metavar="FILE",
+        file="read",
     )
     metrics: Names = option(
         (),

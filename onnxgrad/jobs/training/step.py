@@ -54,6 +54,7 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
         model, options.loss, update, options.wrt, metrics=options.metrics, stop=options.stop,
         checkpoint=options.checkpoint, modes=modes, inputs_at=options.inputs_at,
         ties=Ties(options.tie, options.untie), standardized=options.standardize,
+        floats=None if options.original is None else settled(options.original),
     )  # fmt: skip
     given = settled(model)
     if in_place:
