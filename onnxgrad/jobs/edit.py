@@ -61,8 +61,9 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
             options = options.having(allow_empty=(*options.allow_empty, added.loss))
         if options.verify:
             back = {new: old for old, new in names.items()}
-            # the original whose caller may give the freed weights other values
-            original = with_inputs(reference, freed) if freed else reference
+            # the original whose caller may give these weights other values, also below IR 4
+            weights = [*freed, *(n for n in bound if n in reference.main.initializers)]
+            original = with_inputs(reference, weights) if weights else reference
             with running(original_of(original), options) as run:
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_pr
 from onnxgrad.jobs.surgery_declarations import LiftOptions
 from onnxgrad.name_lists import fits, names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import first_of, option, perhaps
 
 # operators of other domains may draw random numbers or keep a state
 _DOMAINS = ("", "ai.onnx.ml")
@@ -67,7 +67,7 @@ def lift(
         names = _weights(original, options.weights)
         ends = lifted(original, names, paying=paying)
         if not ends:
-            raise InputError(_nothing(paying and bool(lifted(original, names))))
+            raise InputError(_nothing(paying and bool(lifted(original, names)), names))
         values = _values(original, names)
         for part in (prepare, rest):
             _ask(part, names)
@@ -97,12 +97,15 @@ def prepare_path(rest: Path) -> Path:
     return rest.with_name(f"{rest.stem}.prepare.onnx")
 
 
-def _nothing(is_little: bool) -> str:
+def _nothing(is_little: bool, names: Sequence[str]) -> str:
     if is_little:
         return (
             "values that depend on weights alone are computed as fast as inputs are passed: "
             "`onnxgrad lift` splits the model anyway"
         )
+    if names:
+        only = f"{first_of(names, 3)} and constants alone"
+        return f"no computed value depends on {only}, so nothing would run once, at load"
     more = option("--weights NAME", "weights=NAME")
     return f"nothing depends on weights alone: {more} names the values that are set at load"
 

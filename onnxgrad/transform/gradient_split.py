@@ -174,11 +174,13 @@ def _split(
     found = choose_kept(flow, keep)
     more = [v for v in found.values if v not in free]
     sizes = [byte_count(v.type) for v in more]
-    residuals, given = [v.name for v in found.values], [v.name for v in inputs]
+    # an input with a value in the file is one of both parts, and no run need pass it on
+    passed = [v for v in found.values if v.initializer is None]
+    residuals, given = [v.name for v in passed], [v.name for v in inputs]
     manifest = Manifest(
         tuple(_entry(v) for v in inputs if v.initializer is None),
         tuple(map(_entry, results)),
-        tuple(_entry(v, origin=_origin(v, inputs, free)) for v in found.values),
+        tuple(_entry(v, origin=_origin(v, inputs, free)) for v in passed),
         tuple(_entry(values[seed], of=of) for of, seed in gradient.seeds.items()),
         tuple(_entry(values[made], of=of) for of, made in gradient.adjoints.items()),
         keep if isinstance(keep, (str, int)) else list(keep),
@@ -247,7 +249,9 @@ def _entry(v: Var, *, of: str | None = None, origin: Origin | None = None) -> En
 def _part(
     program: Program, inputs: Iterable[str], outputs: Iterable[str], given: Iterable[str]
 ) -> Program:
-    """Returns a copy with these inputs and outputs. Values in `given` become inputs."""
+    """Returns a copy with these inputs and outputs. Values in `given` become inputs, and inputs
+    that are read and have a value in the file stay.
+    """
     made = load_own(program)
     block = made.main
     values = {v.name: v for v in block.vars()}
@@ -258,7 +262,12 @@ def _part(
     for name in given:
         values[name] = cut(made, values[name])
     block.remove_unused()
-    block.inputs = [values[name] for name in inputs]
+    optional = [v for v in block.inputs if v.initializer is not None]
+    block.inputs = list(
+        dict.fromkeys([values[n] for n in inputs] + [v for v in optional if v.use_count])
+    )
+    for v in set(optional).difference(block.inputs):
+        v.is_input = False
     block.touch()
     for v in [v for v in block.initializers.values() if not v.use_count and not v.is_input]:
         block.remove_initializer(v)

@@ -85,6 +85,16 @@ def test_a_freed_weight_becomes_an_initializer_again() -> None:
     assert interface(made) == (["x", "w"], ["y"]) and not made.graph.initializer
 
 
+@pytest.mark.parametrize("ir", [3, 8])
+def test_an_input_with_a_value_receives_another(ir: int) -> None:
+    """Below IR 4, onnxruntime lets no caller replace the value, so the proof cannot pass it."""
+    text = f"""<ir_version: {ir}, opset_import: ["": 9]>
+      g (float[N,2] x, float[2,2] w) => (float[N,2] y) <float[2,2] w = {{1, 2, 3, 4}}> {{ y = MatMul (x, w) }}"""
+    made = onnxgrad.edit(onnx.parser.parse_model(text), bind={"w": [[5, 6], [7, 8]]})
+    assert numpy_helper.to_array(made.graph.initializer[0]).tolist() == [[5, 6], [7, 8]]
+    assert interface(made)[0] == (["x", "w"] if ir < 4 else ["x"])
+
+
 def test_a_weight_that_decided_the_form_of_a_file_stays() -> None:
     text = """g (float[3] x) => (float y) <float p = {3}> {
       c = Softplus (x)  q = Pow (c, p)  y = ReduceSum <keepdims = 0> (q) }"""

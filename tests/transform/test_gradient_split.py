@@ -304,6 +304,26 @@ def test_second_order_through_the_pair() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("ir", [3, 8])
+def test_weights_that_are_inputs_keep_their_values_in_both_parts(ir: int) -> None:
+    """A run passes on what the first part computes, not values that the file has."""
+    model = onnx.parser.parse_model(f"""<ir_version: {ir}, opset_import: ["" : 17]>
+      g (float[2,2] x, float[2,2] w, float[2] b) => (float[2,2] y)
+      <float[2,2] w = {{0.5, 1, 1.5, 2}}, float[2] b = {{5, 6}}> {{ h = MatMul (x, w)  t = Tanh (h)  y = Add (t, b) }}""")
+    parts = onnxgrad.linearize(model, "x", "y")
+    assert [e.name for e in parts.manifest.residuals] == ["t"]
+    assert [v.name for v in parts.backward.graph.input] == [
+        "t",
+        "y_grad",
+        *(["w"] if ir > 3 else []),
+    ]
+    assert "b" not in [t.name for t in parts.backward.graph.initializer]
+    x, g = normal(2, 2).astype(np.float32), normal(2, 2).astype(np.float32)
+    made = run(parts.backward, {"t": run(parts.forward, {"x": x})["t"], "y_grad": g})["x_grad"]
+    w = np.float32([[0.5, 1], [1.5, 2]])
+    np.testing.assert_allclose(made, (g * (1 - np.tanh(x @ w) ** 2)) @ w.T, rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_one_file_with_both_as_functions() -> None:
     split = linearize(load(str(MODELS / "training" / "bert.onnx")), "params")
