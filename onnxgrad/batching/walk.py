@@ -229,20 +229,18 @@ def _by_body(builder: Builder, site: Site) -> list[Var | None]:
 
 def _deeper(site: Site, done: Batched, first: Refused, second: Refused) -> list[Binding]:
     """The nodes that an operator without a rule consists of; else a Scan of it. Rows that are not
-    mapped are followed into a body only if a Scan is refused.
+    mapped are followed into bodies of the table only.
     """
     site.restart()
-    made = _opened(site, done.branches) if done.mapped else []
-    try:
-        if not made:
+    follows = done.mapped or (site.binding.domain, site.op) in BODIES
+    made = _opened(site, done.branches) if follows else []
+    if not made:
+        try:
             by_rows(site)
-            done.scanned[f"{site.op}: {first if str(second) == NO_RULE else second}"] += 1
-            return []
-    except Refused as third:
-        bodies = (site.binding.domain, site.op) in BODIES and not done.mapped
-        made = _opened(site, done.branches) if bodies else []
-        if not made:
+        except Refused as third:
             raise Refused(f"{first}; {second}; {third}") from None
+        done.scanned[f"{site.op}: {first if str(second) == NO_RULE else second}"] += 1
+        return []
     done.shifted[f"{site.op}: {first}: by its formula"] += 1
     return made
 

@@ -90,13 +90,19 @@ def _broadcast(shapes: Sequence[Shape | None], types: Sequence[TensorType]) -> S
 @_of_types
 def _matmul(*types: TensorType) -> TensorType | None:
     x, y = types
+    shape = matmul_shape(x, y) if x.dtype == y.dtype else None
+    return None if shape is None else TensorType(x.dtype, shape)
+
+
+def matmul_shape(x: TensorType, y: TensorType) -> Shape | None:
+    """Returns the shape of x @ y, None if a rank is unknown or below 2. Raises TypeMismatch."""
     a, b = x.shape, y.shape
-    if a is None or b is None or len(a) < 2 or len(b) < 2 or x.dtype != y.dtype:
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
     if isinstance(a[-1], int) and isinstance(b[-2], int) and a[-1] != b[-2]:
         raise TypeMismatch(f"inner sizes differ: {x} @ {y}")
-    batch = _broadcast([a[:-2], b[:-2]], types)
-    return None if batch is None else TensorType(x.dtype, (*batch, a[-2], b[-1]))
+    batch = _broadcast([a[:-2], b[:-2]], (x, y))
+    return None if batch is None else (*batch, a[-2], b[-1])
 
 
 def _transpose(node: NodeProto, inputs: Sequence[Var]) -> TensorType | None:

@@ -13,7 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.sizes import Dim
-from onnxgrad.ir.type_inference import misinferred
+from onnxgrad.ir.type_inference import misinferred, onnxruntime_operators
 from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
 from onnxgrad.ir.type_inference.symbolic_shapes import REDUCTIONS, refine
@@ -44,12 +44,11 @@ def result_types(
     """Returns one type per output name of `node`, None if nothing is known. `known` holds elements
     of vectors that were evaluated before. Raises TypeMismatch.
     """
-    if schema is None or (block.is_function and any(a.ref_attr_name for a in node.attribute[:])):
+    if block.is_function and any(a.ref_attr_name for a in node.attribute[:]):
         return [None] * len(node.output)
-    if node.domain != domains.canonical(node.domain):
-        plain = copy_of(node)
-        domains.respell(plain)
-        node = plain
+    if schema is None:
+        return _of_onnxruntime(node, inputs, block)
+    node = _respelled(node)
     quick = CLOSED_FORMS.get(node.op_type) if node.domain == "" else None
     if (
         quick is not None
@@ -75,6 +74,31 @@ def result_types(
         if i < len(types) and isinstance(first := types[i], TensorType):
             types[i] = TensorType(first.dtype, _merge(first.shape, shape))
     return types
+
+
+def _respelled(node: NodeProto) -> NodeProto:
+    """The node with the default domain spelled in one way."""
+    if node.domain == domains.canonical(node.domain):
+        return node
+    plain = copy_of(node)
+    domains.respell(plain)
+    return plain
+
+
+def _of_onnxruntime(
+    node: NodeProto, inputs: Sequence[Var | None], block: BindingBlock
+) -> list[Type | None]:
+    """The types of the results of an operator without a schema: None for each unless onnxruntime
+    defines it, and not the file.
+    """
+    of_file = any(key[:2] == (node.domain, node.op_type) for key in block.program.functions)
+    opset = block.opsets.get("", 0)
+    if not of_file and (
+        node.domain == "com.microsoft"
+        or (domains.is_default(node.domain) and attributes.is_of_onnxruntime(node.op_type, opset))
+    ):
+        return onnxruntime_operators.result_types(node, inputs)
+    return [None] * len(node.output)
 
 
 # their results have the first operand's dtype

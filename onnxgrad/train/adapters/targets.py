@@ -18,7 +18,7 @@ from onnxgrad.grad.weights.readers import WEIGHTS
 from onnxgrad.grad.wrt import entries_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import FLOAT_DTYPES, element_count, is_static
+from onnxgrad.ir.types import FLOAT_DTYPES, dtype_name, element_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import perhaps, what_there_is
 
@@ -282,11 +282,19 @@ def _packed(b: Binding) -> tuple[int, int] | None:
 
 
 def _check_outputs(uses: Sequence[Use]) -> None:
-    dtypes = {u.binding.out.dtype for u in uses}
-    if len(dtypes) > 1 or not dtypes <= FLOAT_DTYPES:
+    """Raises Declined unless all readers compute floats of one dtype."""
+    of = {u.binding.out.dtype: u.binding for u in uses}
+    if 0 in of:
         raise Declined(
-            "the results of its readers have several dtypes, or a dtype that cannot be trained"
+            f"the dtype of '{of[0].out.name}', the result of its {of[0].op}, is unknown: declare "
+            "it in the file's value_info"
         )
+    if len(of) > 1:
+        found = " and ".join(sorted(dtype_name(dtype) for dtype in of))
+        raise Declined(f"the results of its readers have several dtypes, {found}")
+    if not of.keys() <= FLOAT_DTYPES:
+        (dtype,) = of
+        raise Declined(f"the dtype of its readers' results, {dtype_name(dtype)}, cannot be trained")
 
 
 def choose(program: Program, targets: str | Sequence[str]) -> list[Site]:

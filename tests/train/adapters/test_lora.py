@@ -16,6 +16,7 @@ from onnxgrad.train import MSE, SGD, AdamW, CrossEntropy, Trainer, training_step
 from onnxgrad.train.adapters import adapters_of, lora
 from onnxgrad.verify.running.session import run
 from tests.helpers import ROOT, stored_arrays
+from tests.language_models import ARCHITECTURES, WEIGHTS, Architecture, LanguageModel, Weights
 from tests.train.adapters.common import FORMS, feeds_of, form, moved, with_weights
 from tests.train.common import classifier, examples
 
@@ -350,3 +351,22 @@ def test_the_note_says_what_was_done() -> None:
     note = json.loads(next(e.value for e in model.metadata_props if e.key == "onnxgrad.lora"))
     assert (note["rank"], note["alpha"], note["targets"]) == (2, 4.0, ["w*", "!w2"])
     assert note["values"] == ["w1.lora_A", "w1.lora_B"]
+
+
+# ---- language models -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_language_model_for_onnxruntime_is_adapted(
+    architecture: Architecture, weights: Weights
+) -> None:
+    language = LanguageModel(architecture, weights)
+    model, batch = language.build(), language.batch()
+    adapted = lora(model, "*attn*", rank=2)
+    assert len(adapters_of(adapted).weights) == language.layers * (
+        2 if architecture == "qwen" else 4
+    )
+    before, after = run(model, batch), run(adapted, batch)
+    for name, value in before.items():  # fusions differ, so that the last bits may
+        np.testing.assert_allclose(after[name], value, atol=2e-6 * np.abs(value).max())

@@ -113,3 +113,25 @@ def test_metadata_that_is_no_list_of_modules() -> None:
         model.graph.node[0].metadata_props.add(key="pkg.torch.onnx.name_scopes", value=text)
         assert names(model, "*") == ["W"]
     assert names(model, "a") == ["W"]
+
+
+def test_an_unknown_dtype_is_said_to_be_unknown() -> None:
+    graph = "{ z = own.Mystery (x) h = MatMul (z, W) y = own.Mystery (h) }"
+    model = with_weights(f"(float[N,4] x) => (float[N,4] y) {graph}", W=np.eye(4, dtype=F32))
+    model.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    with pytest.raises(InputError, match="the dtype of 'h', the result of its MatMul, is unknown"):
+        names(model, "W")
+    model.graph.value_info.append(onnx.helper.make_tensor_value_info("h", 1, None))
+    assert names(model, "W") == ["W"]
+
+
+def test_dtypes_that_differ_or_cannot_be_trained_are_named() -> None:
+    graph = (
+        "(float[N,4] x, double[N,4] z) => (float[N,4] y, double[N,4] u) "
+        "{ d = Cast <to = 11> (W) y = MatMul (x, W) u = MatMul (z, d) }"
+    )
+    with pytest.raises(InputError, match="several dtypes, f32 and f64"):
+        names(with_weights(graph, W=np.eye(4, dtype=F32)), "W")
+    graph = "(int32[N,4] x) => (int32[N,4] y) { y = MatMul (x, W) }"
+    with pytest.raises(InputError, match="readers' results, i32, cannot be trained"):
+        names(with_weights(graph, W=np.eye(4, dtype=np.int32)), "W")
