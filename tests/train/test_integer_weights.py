@@ -132,6 +132,25 @@ def test_the_command(tmp_path: Any, capsys: Any) -> None:
     assert arrays(onnx.load(out))["q"].dtype == np.int8
 
 
+def test_integers_before_a_reshape_train() -> None:
+    """onnxruntime itself opens no such file from opset 21 on."""
+    made = parse(
+        """g (float[N,8] x) => (float[N,4] y)
+        <float xs={0.05}, int8 xz={0}, float ws={0.1}, int8[4] q={1,-2,3,4}> {
+        xq = QuantizeLinear (x, xs, xz)  xd = DequantizeLinear (xq, xs, xz)
+        s = Constant <value_ints = [0, 2, 4]> ()  r = Reshape (xd, s)
+        w = DequantizeLinear (q, ws, xz)  p = Mul (r, w)
+        y = ReduceSum <keepdims = 0> (p, one) }""",
+        opset=21,
+    )
+    made.graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
+    x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
+    data = {"x": x, "target": x[:, :4] + x[:, 4:]}
+    done = onnxgrad.fit(made, data, "mse", "adam", rate=0.05, epochs=60, ste=True, report=True)
+    assert done.history.losses[-1] < 0.01 * done.history.losses[0]
+    assert arrays(done.model)["q"].tolist() == [10, 10, 10, 10]
+
+
 def quantised_from(kind: str, floats: dict[str, Any]) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """A quantised model with the names of onnxruntime's quantiser, and a float model."""
     quantised = model(kind)

@@ -66,6 +66,9 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
     options.log_severity_level = 4  # errors are raised
     # planned memory is allocated beside that of the first run: half as much again, and no faster
     options.enable_mem_pattern = False
+    # onnxruntime makes uint8 of int8, and from 1.31 on opens no DequantizeLinear of int8 before a
+    # Reshape or Transpose at opset 21 or later (its issue 27845 and the fix 28144)
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     register(options)
