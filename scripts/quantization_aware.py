@@ -231,10 +231,10 @@ def compare(name: str, bits: int, seed: int, epochs: int) -> list[tuple[float, f
 def lines_of(seeds: int, epochs: int) -> Iterator[str]:
     """Yields the lines of the record."""
     held_out = len(digits()[1]) - TRAINED_ON
-    yield f"Loss and accuracy of {held_out} held-out digits: the mean of {seeds} runs (other weights,"
-    yield "order and held-out digits), and the least and the largest accuracy. Adam at a rate of"
-    yield f"{RATE:g}, batches of {SIZE}: {FLOAT_EPOCHS} epochs in float, then {epochs} more where it"
-    yield "trains on. Activations have 8 bits; one scale per tensor."
+    yield f"Loss and accuracy of {held_out} held-out digits: the mean of {seeds} runs (other"
+    yield "weights, order and held-out digits), with the least and the largest accuracy. Adam at a"
+    yield f"rate of {RATE:g}, batches of {SIZE}: {FLOAT_EPOCHS} epochs in float, then {epochs}"
+    yield "more where it trains on. Activations have 8 bits; one scale per tensor."
     for bits in BITS:
         yield ""
         yield f"Weights of {bits} bits:"

@@ -14,7 +14,7 @@ from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, Text, cell, number, seconds_text, table
 from onnxgrad.results import Plain
 from onnxgrad.train.engines.session import sizes_of
-from onnxgrad.train.labels import read_by_model, weighs_examples
+from onnxgrad.train.labels import positive_weight, read_by_model, weighs_examples
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.update.emission import fed_of
@@ -83,6 +83,8 @@ def batch_parts(step: TrainingStep) -> Iterator[Part]:
         moved = f", each of the score {counted(fed.unread, 'place')} before" if fed.unread else ""
         numbers = [f"{w:.7g}" for w in fed.weights or ()]
         weights = f", weight=[{first_of(numbers, 16)}]" if numbers else ""
+        positive = positive_weight(fed.name, step.manifest.objective)
+        weights += f", pos_weight={positive}" if positive else ""
         read = f"labels{classes}{ignored}{moved}{weights}" if labels else "input"
         if weighs_examples(fed.name, step.manifest.objective):
             read = "weights of examples"

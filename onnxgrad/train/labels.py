@@ -42,6 +42,16 @@ def weighs_examples(name: str, objective: str) -> bool:
     return re.search(rf"sample_weight={re.escape(name)}[,}}]", objective) is not None
 
 
+def positive_weight(name: str, objective: str) -> str:
+    """Returns pos_weight of the labels in a loss with this text; empty if there is none."""
+    for options in re.findall(r"\bbce_with_logits\{([^{}]*)\}", objective):
+        target = re.search(r"\btarget=([^,]+)", options)
+        found = re.search(r"\bpos_weight=(\[.*\]|[^,]+)", options)
+        if found and name == (target[1] if target else "labels"):
+            return found[1]
+    return ""
+
+
 def labels_of(step: TrainingStep) -> list[Fed]:
     """Returns the inputs of a batch that are labels: those with classes, and those that only the
     loss reads. Weights of examples are among them.

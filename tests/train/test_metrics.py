@@ -184,8 +184,31 @@ def test_areas_under_curves(shape: tuple[int, ...]) -> None:
         assert np.isnan(found(metric, scores * np.nan, labels))
         with pytest.raises(InputError, match="'labels' must be 0 and 1"):
             found(metric, scores, 2 * labels)
-        with pytest.raises(InputError, match=r"in the scores' shape \[9, 4\], not \[9\]"):
-            found(metric, SCORES[:18], LABELS[:18])
+        wide = LABELS[:, None].repeat(3, 1)
+        with pytest.raises(InputError, match=r"shape \[9, 4\], or indices .* axis, not \[9, 3\]"):
+            found(metric, SCORES, wide)
+        with pytest.raises(InputError, match="'labels' must be indices below 4"):
+            found(metric, SCORES, LABELS + 1)
+
+
+def test_areas_of_several_classes_are_those_of_each_against_the_rest() -> None:
+    """The numbers are scikit-learn's: roc_auc_score(t, p, multi_class="ovr") and
+    average_precision_score(one hot, p).
+    """
+    rng = np.random.default_rng(7)
+    z, t = np.round(rng.normal(size=(30, 4)), 2), rng.integers(0, 4, 30)
+    z[np.arange(30), t] += 0.5
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    expected = {RocAuc: 0.6389903846153846, PrAuc: 0.4217699708766433}
+    for metric, value in expected.items():
+        for scores in (z, p, np.log(p), (z + 1e3).astype(np.float64)):
+            for labels in (t, t[:, None], t.astype(np.uint8)):
+                assert found(metric(), scores, labels, 13) == pytest.approx(value, rel=1e-9)
+        more = np.concatenate([z, -z[:3]]), np.concatenate([t, [-100] * 3])
+        assert found(metric(), *more) == pytest.approx(value, rel=1e-9)
+        words = z.reshape(5, 6, 4), t.reshape(5, 6)
+        assert found(metric(), *words, 2) == pytest.approx(value, rel=1e-9)
+        assert np.isnan(found(metric(), z, np.where(t == 3, 2, t)))  # class 3 does not occur
 
 
 def test_areas_are_those_of_the_definition() -> None:

@@ -281,8 +281,8 @@ def is_folder(model: Any) -> bool:
 
 
 def _counted(options: FitOptions) -> FitOptions:
-    """Returns the options with class weights counted in the labels of the data, if the loss has
-    weight=balanced. Raises InputError.
+    """Returns the options with weights counted in the labels of the data, if the loss has
+    weight=balanced or pos_weight=balanced. Raises InputError.
     """
     loss, data = options.loss, options.data
     if isinstance(loss, str) and BALANCED in loss:
@@ -291,7 +291,7 @@ def _counted(options: FitOptions) -> FitOptions:
         return options
     arrays = read_npz(Path(data)) if isinstance(data, (str, os.PathLike)) else data
     if not isinstance(arrays, Mapping):
-        raise InputError(f"weight=balanced needs arrays by name, not {type(arrays).__name__}")
+        raise InputError(f"balanced weights need arrays by name, not {type(arrays).__name__}")
     where = os.fspath(data) if isinstance(data, (str, os.PathLike)) else "the data"
     return options.having(loss=balanced(loss, in_file(arrays, where)))
 

@@ -340,7 +340,8 @@ class BCEWithLogits(Elementwise):
     torch.nn.BCEWithLogitsLoss.
 
     weight w and pos_weight p are numbers that broadcast to the shape of the scores; pos_weight
-    usually has one per class.
+    usually has one per class, or is "balanced": the number of labels 0 over that of labels 1, which
+    `fit` counts in its data.
     """
 
     name: ClassVar[str] = "bce_with_logits"
@@ -350,7 +351,8 @@ class BCEWithLogits(Elementwise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_numbers(self.name, weight=self.weight, pos_weight=self.pos_weight)
+        numbers = None if is_balanced(self) else self.pos_weight
+        check_numbers(self.name, weight=self.weight, pos_weight=numbers)
 
     def of(self, y: Var, t: Var) -> Var:
         """Returns w (p t softplus(-z) + (1 - t) softplus(z)), without cancellation for scores that
@@ -364,6 +366,11 @@ class BCEWithLogits(Elementwise):
         """Returns an option as a constant. Raises InputError if it does not broadcast to
         the scores.
         """
+        if is_balanced(self):
+            raise InputError(
+                f"{self.name}: pos_weight=balanced counts the labels of the data, which only `fit` "
+                "of a model has: pass the numbers, (1 - labels).sum(0) / labels.sum(0)"
+            )
         value = getattr(self, name)
         own, wanted = np.shape(value), z.shape or ()
         sizes = list(zip(own[::-1], wanted[::-1]))

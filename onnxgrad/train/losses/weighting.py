@@ -60,12 +60,15 @@ def _counted(labels: Array, ignore_index: int) -> Balanced:
 
 
 def balanced(loss: Loss, labels: Callable[[str], Array]) -> Loss:
-    """Returns a loss in which weight=balanced has become the weights for the labels of that
-    name.
+    """Returns a loss in which weight=balanced, or pos_weight=balanced, has become the weights for
+    the labels of that name.
     """
     if isinstance(loss, Sum):
         return Sum(tuple((weight, balanced(term, labels)) for weight, term in loss.terms))
     given: Any = loss
+    if _is_word(given, "pos_weight"):
+        rarer: Loss = replace(given, pos_weight=_ratio(labels(given.target)))
+        return rarer
     if not is_balanced(given):
         return loss
     counts = _counted(labels(given.target), given.ignore_index)
@@ -74,11 +77,31 @@ def balanced(loss: Loss, labels: Callable[[str], Array]) -> Loss:
 
 
 def is_balanced(loss: Loss) -> bool:
-    """Whether the loss, or a term of it, has weight=balanced."""
+    """Whether the loss, or a term of it, has weight=balanced or pos_weight=balanced."""
     if isinstance(loss, Sum):
         return any(is_balanced(term) for _, term in loss.terms)
-    weight = getattr(loss, "weight", None)
-    return isinstance(weight, str) and weight == BALANCED
+    return _is_word(loss, "weight") or _is_word(loss, "pos_weight")
+
+
+def _is_word(loss: Loss, option: str) -> bool:
+    value = getattr(loss, option, None)
+    return isinstance(value, str) and value == BALANCED
+
+
+def _ratio(labels: Any) -> Any:
+    """Returns the sum of 1 - t over that of t, by which labels 1 and 0 count alike; for labels
+    (N, C, ...) one number per index along axis 1, of shape (C, 1, ...). 1 for labels of one kind.
+    Raises InputError for labels that are not from 0 to 1.
+    """
+    if labels.dtype.kind not in "biuf" or not ((labels >= 0) & (labels <= 1)).all():
+        raise InputError("pos_weight=balanced needs labels from 0 to 1")
+    each = np.atleast_1d(labels)
+    axes = tuple(i for i in range(each.ndim) if i != 1)
+    ones = each.sum(axes, np.float64)
+    zeros = each.size / max(ones.size, 1) - ones
+    ratio = np.where((ones > 0) & (zeros > 0), zeros / np.where(ones > 0, ones, 1), 1.0)
+    short = np.vectorize(lambda x: float(f"{x:.7g}"), otypes=[float])(ratio)  # as `fit` prints it
+    return short.reshape(ratio.shape + (1,) * max(labels.ndim - 2, 0)).tolist()
 
 
 def in_file(arrays: Mapping[str, Array], where: str) -> Callable[[str], Array]:
@@ -86,7 +109,7 @@ def in_file(arrays: Mapping[str, Array], where: str) -> Callable[[str], Array]:
 
     def read(name: str) -> Array:
         if name not in arrays:
-            raise InputError(f"{where}: weight=balanced counts '{name}', which is not there")
+            raise InputError(f"{where}: balanced weights count '{name}', which is not there")
         return arrays[name]
 
     return read

@@ -17,8 +17,12 @@ from onnxgrad.train.metrics.base import Score
 @dataclass(frozen=True)
 class _OfRanks(Score):
     """Metrics of the ranks of scores. The labels are 0 and 1 in the scores' shape, and the metric
-    is the mean over the columns; NaN if a column has labels of one kind only. Scores of two classes
-    along the last axis also accept labels without that axis; their difference is the score.
+    is the mean over the columns; NaN if a column has labels of one kind only.
+
+    Scores of several classes along the last axis also accept indices without that axis. Of two
+    classes, the difference is the score; of more, each class is compared with the rest by its
+    probability (by the softmax, unless the scores are probabilities), and the metric is the mean
+    over the classes (macro).
 
     Keeps the scores of all held-out data in memory.
     """
@@ -27,18 +31,35 @@ class _OfRanks(Score):
 
     def sums(self, scores: Any, labels: Any) -> Array:
         """Returns scores and labels, of shape (2, examples, columns)."""
-        if scores.ndim > 1 and scores.shape[-1] == 2 and labels.size * 2 == scores.size:
-            scores = scores[..., 1].astype(np.float64) - scores[..., 0]
+        classes = scores.shape[-1] if scores.ndim > 1 else 1
+        if classes > 1 and labels.size * classes == scores.size and labels.shape != scores.shape:
+            scores, labels = self._of_indices(scores, labels, classes)
         elif labels.size != scores.size:
             raise InputError(
                 f"{self.name}: '{self.answers}' must be 0 and 1 in the scores' shape "
-                f"{list(scores.shape)}, not {list(labels.shape)}"
+                f"{list(scores.shape)}, or indices without the last axis, not {list(labels.shape)}"
             )
         if not np.isin(labels, (0, 1, self.ignore_index)).all():
             raise InputError(f"{self.name}: '{self.answers}' must be 0 and 1")
         columns = scores.shape[1] if scores.ndim == 2 else 1
         pair = [a.reshape(-1, columns).astype(np.float64) for a in (scores, labels)]
         return np.stack(pair)
+
+    def _of_indices(self, scores: Any, labels: Any, classes: int) -> tuple[Array, Array]:
+        """Returns a score for each class, or one for class 1 of two, and whether the label is that
+        class.
+        """
+        wide = scores.astype(np.float64).reshape(-1, classes)
+        labels = labels.reshape(-1)
+        if classes == 2:
+            return wide[:, 1] - wide[:, 0], labels
+        if not np.isin(labels, (*range(classes), self.ignore_index)).all():
+            raise InputError(f"{self.name}: '{self.answers}' must be indices below {classes}")
+        if (wide < 0).any() or (np.abs(wide.sum(1) - 1) > 1e-3).any():
+            wide = wide - np.logaddexp.reduce(wide, axis=1, keepdims=True)
+        is_class = (labels[:, None] == np.arange(classes)).astype(np.int64)
+        counted = is_counted(labels, self.ignore_index)
+        return wide, np.where(counted[:, None], is_class, self.ignore_index)
 
     def added(self, a: Any, b: Any) -> Array:
         """Returns scores and labels of both parts."""

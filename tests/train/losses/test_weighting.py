@@ -30,6 +30,7 @@ from onnxgrad.train.losses import (
     class_weights,
 )
 from onnxgrad.train.losses.base import OfExamples
+from onnxgrad.train.losses.weighting import balanced
 from tests.train.common import classifier, examples, write_model
 from tests.train.losses.common import check, found, log_softmax
 
@@ -213,7 +214,7 @@ def test_fit_counts_the_classes_and_reads_weights(
         (
             "cross_entropy{weight=balanced}",
             "bad.npz",
-            "weight=balanced counts 'labels', which is not there",
+            "balanced weights count 'labels', which is not there",
         ),
         ("cross_entropy{weight=equal}", "data.npz", "weight must be finite numbers, not 'equal'"),
         (
@@ -227,3 +228,44 @@ def test_fit_counts_the_classes_and_reads_weights(
         assert told in line
     with pytest.raises(InputError, match=r"pass weight=train.class_weights"):
         training_step(classifier(), "cross_entropy{weight=balanced}")
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 1), (40, 3), (40, 2, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
+def test_labels_1_and_0_count_alike(shape: tuple[int, ...], dtype: Any) -> None:
+    labels = (RNG.uniform(size=shape) < 0.2).astype(dtype)
+    made: Any = balanced(BCEWithLogits(pos_weight="balanced"), lambda name: labels)
+    weights = np.broadcast_to(made.pos_weight, shape)
+    totals = (np.where(labels, weights, 0), labels == 0)
+    axes = tuple(i for i in range(len(shape)) if i != 1)
+    ones, zeros = (a.sum(axes) for a in totals)
+    np.testing.assert_allclose(ones, zeros, rtol=1e-6)
+
+
+def test_labels_of_one_kind_have_a_weight_of_1() -> None:
+    labels = np.array([[0, 1, 0], [0, 1, 1]])
+    made: Any = balanced(BCEWithLogits(pos_weight="balanced"), lambda name: labels)
+    assert made.pos_weight == [1.0, 1.0, 1.0]
+    for wrong in (labels * 2, labels - 1, labels * np.nan):
+        with pytest.raises(InputError, match="pos_weight=balanced needs labels from 0 to 1"):
+            balanced(made.__class__(pos_weight="balanced"), lambda name, w=wrong: w)
+
+
+def test_fit_counts_labels_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The numbers that it prints train to the same bytes."""
+    write_model(tmp_path)
+    model, data = str(tmp_path / "model.onnx"), str(tmp_path / "data.npz")
+    arrays = {"x": examples(64)["x"], "y": (RNG.uniform(size=(64, 3)) < [0.1, 0.3, 0.6])}
+    np.savez(data, **arrays)
+    sizes = arrays["y"].sum(0)
+    printed = str([float(f"{n:.7g}") for n in (64 - sizes) / sizes])
+    written = []
+    for number, weight in enumerate(("balanced", printed)):
+        loss, out = f"bce_with_logits{{target=y,pos_weight={weight}}}", tmp_path / f"{number}.onnx"
+        assert main(["fit", model, "--data", data, "--loss", loss, "-o", str(out)]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"labels, pos_weight={printed}" in shown
+        written.append([*onnxgrad.load(out).proto.graph.initializer])
+    assert written[0] == written[1]
+    with pytest.raises(InputError, match=r"pass the numbers, \(1 - labels\).sum\(0\)"):
+        training_step(classifier(), "bce_with_logits{pos_weight=balanced}")
