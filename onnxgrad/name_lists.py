@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from fnmatch import fnmatchcase
 
+from onnxgrad.errors import InputError
 from onnxgrad.options import several
+from onnxgrad.wording import known_names, option
 
 # a comma within brackets belongs to a glob
 COMMA = re.compile(r",(?![^\[]*\])")
@@ -41,3 +43,25 @@ def names_among(given: str | Sequence[str], known: Container[str], where: str) -
 def fits(name: str, pattern: str) -> bool:
     """Whether a pattern means a name: it is the name, which may contain brackets, or a glob."""
     return name == pattern or fnmatchcase(name, pattern)
+
+
+def matching(
+    known: Collection[str],
+    given: str | Sequence[str],
+    flag: str,
+    missing: str,
+    globs: Collection[str] | None = None,
+) -> list[str]:
+    """Returns the known names that the names and globs of an option mean, in the order of the
+    option, without repetitions; globs are of the names `globs` (default: all that are known).
+    Raises InputError, with the words `missing`, if one of them matches nothing.
+    """
+    found: dict[str, None] = {}
+    for name in names_among(given, known, flag):
+        among = known if globs is None else globs
+        met = [name] if name in known else [n for n in among if fnmatchcase(n, name)]
+        if not met:
+            where = option(f"--{flag} {name}", f"{flag.replace('-', '_')}={name!r}")
+            raise InputError(f"{where}: {missing} of this name{known_names(name, known)}")
+        found |= dict.fromkeys(met)
+    return list(found)

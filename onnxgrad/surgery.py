@@ -166,18 +166,23 @@ def set_metadata(model: ModelLike, *, options: MetadataOptions) -> SameType:
 
 @from_keywords(EditOptions)
 def edit(model: ModelLike, *, options: EditOptions) -> SameType:
-    """Returns the model with inputs bound to constants, initializers freed, values renamed or
-    outputs removed, in the type you passed in.
+    """Returns the model with inputs bound to constants, initializers replaced or freed, other names
+    and other outputs, in the type you passed in.
 
     `bind`: values by the names of inputs: arrays of the input's dtype, numbers and lists that it
     holds, or files; a symbol in the shape of a bound input becomes the size of its value, in all
-    shapes. `free`: names or globs of initializers that become inputs. `rename`: new names by old
-    ones, all at once. `mode="inference"` switches nodes in training mode, before all other changes,
-    and removes outputs that are running statistics. Names are those of `model`. Inputs stay even if
-    nothing reads them any more; nodes and weights that only a removed output needs are removed,
-    too. The proof runs both models on the same values, a freed weight included. Raises InputError
-    for a name that does not exist or is taken, and for a value of another type or shape; NotProved
-    if the proof fails.
+    shapes, and "ones" or "zeros" fill the sizes of other inputs. `set`: values by the names of
+    initializers, of their dtype and shape. `free`: names or globs of initializers that become
+    inputs. `rename`, `rename_node`, `rename_dim`: new names of values, nodes and symbolic
+    dimensions by old ones, all at once; in a pattern, each `*` of the new name stands for the text
+    that a `*` of the old one matches. `add_output`: names or globs of values of the main graph that
+    become outputs, or "all". `drop_output`: names or globs of outputs. `mode="inference"` switches
+    nodes in training mode, before all other changes, and removes outputs that are running
+    statistics. Names are those of `model`. Inputs stay even if nothing reads them any more; nodes
+    and weights that only a removed output needs are removed, too. The proof runs both models on the
+    same values, those of freed and replaced weights included. Raises InputError for a name that
+    does not exist or is taken, and for a value of another type or shape; NotProved if the proof
+    fails.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x, float k) => (float[N] y) { y = Mul (x, k) }''')

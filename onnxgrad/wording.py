@@ -8,7 +8,7 @@ import difflib
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -39,7 +39,11 @@ _KEYS = {
     "--target-opset": "target_opset",
     "--metric": "verify.metric",
     "--bind": "bind",
+    "--set": "set",
     "--rename": "rename",
+    "--rename-node": "rename_node",
+    "--rename-dim": "rename_dim",
+    "--add-output": "add_output",
     "--drop-output": "drop_output",
     "--map": "map",
     "--keep-output": "keep_output",
@@ -262,6 +266,17 @@ def what_there_is(names: Iterable[str], most: int = 12) -> str:
     b`.
     """
     return f"; there are {first_of(list(names), most) or 'none'}"
+
+
+def known_names(name: str, known: Collection[str]) -> str:
+    """Returns the end of a message about an unknown name: the nearest names, else all if they are
+    few, else an empty text.
+    """
+    few = what_there_is(known) if len(known) <= _FEW_NAMES else ""
+    return perhaps(name, known, 3) or few
+
+
+_FEW_NAMES = 12
 
 
 def told_apart(a: float, b: float, digits: int = 6) -> tuple[str, str]:

@@ -12,9 +12,8 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.constant_values import values_of
 from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, OptimizeOptions
-from onnxgrad.jobs.edit import edit
+from onnxgrad.jobs.edit import Changes, changes_of, edit
 from onnxgrad.jobs.fixed_dims import sizes_bound
 from onnxgrad.jobs.join import join
 from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
@@ -57,10 +56,11 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
     proof, weights = _proof_of(options), named_inputs(outcome.program, options.lift)
     if options.after is not None and has_edits(options.after):
         after: EditOptions = EDIT.options(options.after)
-        new, bound = after.rename or {}, after.bind or {}
-        weights = [new.get(name, name) for name in weights if name not in bound]
         with _in_table("after"):
-            proof = _for_edited(outcome.program, after, proof)
+            changes, _ = changes_of(outcome.program, after)
+            new = changes.values
+            weights = [new.get(name, name) for name in weights if name not in changes.bound]
+            proof = _for_edited(outcome.program, changes, proof)
             made = edit(outcome.program, EDIT.options(options.after, **proof), Hooks())
         outcome.changed = _recorded(outcome, "edited after the passes", made)
     opened = _opened(outcome.program, options, options.after, "after", outcome)
@@ -148,10 +148,9 @@ def _proof_of(options: OptimizeOptions) -> dict[str, Any]:
     return {**given, "verify": options.proves}
 
 
-def _for_edited(program: Program, options: EditOptions, proof: Mapping[str, Any]) -> dict[str, Any]:
+def _for_edited(program: Program, changes: Changes, proof: Mapping[str, Any]) -> dict[str, Any]:
     """Returns options of a proof of a program in terms of the edited program."""
-    graph, names = to_proto(program).graph, options.rename or {}
-    bound = values_of(program.proto, options.bind or {})
+    graph, names, bound = to_proto(program).graph, changes.values, changes.bound
     made = dict(proof)
     if "inputs" in made:
         made["inputs"] = [
@@ -159,8 +158,8 @@ def _for_edited(program: Program, options: EditOptions, proof: Mapping[str, Any]
             for each in sets_of(made["inputs"], program.proto)
         ]
     if "dims" in made:
-        gone = sizes_bound(graph, bound)
-        made["dims"] = {n: size for n, size in made["dims"].items() if n not in gone}
+        gone, new = sizes_bound(graph, changes.arrays), changes.symbols
+        made["dims"] = {new.get(n, n): d for n, d in made["dims"].items() if n not in gone}
     if "allow_empty" in made:
         outputs = [v.name for v in program.main.outputs]
         allowed = names_among(made["allow_empty"], outputs, "allow_empty")

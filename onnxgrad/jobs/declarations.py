@@ -147,7 +147,7 @@ class OptimizeOptions(Proof):
     )
     before: Edits | None = option(
         None,
-        "edits before the passes, as `edit` does: bind, rename, drop_output, loss; then "
+        "edits before the passes, as `edit` does: bind, set, rename, add_output, ...; then "
         "open_batch: a table with options of `open-batch`",
         flag=None,
         file="read",

@@ -23,14 +23,13 @@ from onnxgrad.ir.var import Var
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.surgery_declarations import ExtractOptions
-from onnxgrad.name_lists import names_among
+from onnxgrad.name_lists import matching, names_among
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.verify import Report, run
 from onnxgrad.verify import verify as prove
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
-from onnxgrad.wording import perhaps
 
 
 def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks) -> Proved:
@@ -52,9 +51,8 @@ def extracted(
 ) -> Program:
     """Reduces a Program to the part between these values, and returns it."""
     block = program.main
-    values = {v.name: v for v in block.vars()}
-    ends = _named(values, outputs, "output") if outputs else list(block.outputs)
-    starts = None if not inputs else _named(values, inputs, "input")
+    ends = _named(program, outputs, "outputs") if outputs else list(block.outputs)
+    starts = None if not inputs else _named(program, inputs, "inputs")
     for v in starts or ():
         if any(v is end for end in ends):
             raise InputError(f"'{v.name}' is requested as input and as output")
@@ -83,15 +81,24 @@ def extracted(
     return program
 
 
-def _named(values: Mapping[str, Var], given: Sequence[str], what: str) -> list[Var]:
-    names = names_among(given, values, f"{what}s")
+def computed(program: Program) -> list[str]:
+    """Returns the names of the values that nodes of the main graph compute, without constants."""
+    made = (b for b in program.main.bindings if not b.is_op("Constant"))
+    return [v.name for b in made for v in b.outputs if v is not None]
+
+
+def _named(program: Program, given: Sequence[str], flag: str) -> list[Var]:
+    """Returns the values of names, or of globs of computed values and of the model's inputs."""
+    values = {v.name: v for v in program.main.vars()}
+    names = names_among(given, values, flag)
     if len(set(names)) < len(names):
+        what = flag.removesuffix("s")
         raise InputError(f"{what} '{max(names, key=list(names).count)}' is requested twice")
-    for name in names:
-        if name not in values:
-            near = perhaps(name, values, 3)
-            raise InputError(f"{what} '{name}' is not a value of the main graph{near}")
-    return [values[name] for name in names]
+    globs = computed(program)
+    if flag == "inputs":
+        globs = [v.name for v in program.main.inputs if v.initializer is None] + globs
+    missing = "the main graph has no value"
+    return [values[name] for name in matching(values, names, flag, missing, globs)]
 
 
 @contextmanager
@@ -139,7 +146,7 @@ def proved(
             shown = files.runnable(_showing(whole, between))
             seen |= run(shown, feeds, provider=provider, optimize=False)
         for v in part.main.outputs:
-            _declare(v, seen[v.name])
+            declare(v, seen[v.name])
         return prove(
             files.of(part),
             expect={n: seen[n] for n in ends},
@@ -148,7 +155,8 @@ def proved(
         )
 
 
-def _declare(v: Var, value: object) -> None:
+def declare(v: Var, value: object) -> None:
+    """Gives an output of unknown rank the rank of its value in a run."""
     if not isinstance(value, np.ndarray) or not isinstance(v.type, (TensorType, type(None))):
         return
     if v.type is None or v.type.shape is None:

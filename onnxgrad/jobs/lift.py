@@ -4,9 +4,8 @@ runs once, at load.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +26,9 @@ from onnxgrad.jobs.inspection.operator_costs import flops
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_proved
 from onnxgrad.jobs.surgery_declarations import LiftOptions
-from onnxgrad.name_lists import fits, names_among
+from onnxgrad.name_lists import fits, matching, names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
-from onnxgrad.wording import first_of, option, perhaps
+from onnxgrad.wording import first_of, option
 
 # operators of other domains may draw random numbers or keep a state
 _DOMAINS = ("", "ai.onnx.ml")
@@ -244,20 +243,7 @@ def _weights(program: Program, given: Sequence[str]) -> list[str]:
     block = program.main
     known = [v.name for v in block.inputs]
     known += [n for n in block.initializers if n not in set(known)]
-    return matching(known, given, "weights", "input or initializer")
-
-
-def matching(known: Collection[str], given: Sequence[str], flag: str, what: str) -> list[str]:
-    """Returns the known names that match the names or globs of an option. Raises InputError if a
-    name matches nothing.
-    """
-    found: dict[str, None] = {}
-    for name in names_among(given, known, flag):
-        met = [name] if name in known else [n for n in known if fnmatchcase(n, name)]
-        if not met:
-            where, hint = option(f"--{flag} {name}", f"{flag}={name!r}"), perhaps(name, known, 3)
-            raise InputError(f"{where}: the model has no {what} of this name{hint}")
-        found |= dict.fromkeys(met)
+    found = matching(known, given, "weights", "the model has no input or initializer")
     return [n for n in known if n in found]
 
 

@@ -352,10 +352,10 @@ def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(table)
     if "model" in found:
         found["model"] = os.path.join(folder, found["model"])
-    if "bind" in found:
-        found["bind"] = {
+    for key in {"bind", "set"} & found.keys():
+        found[key] = {
             name: os.path.join(folder, value) if is_file(value) else value
-            for name, value in found["bind"].items()
+            for name, value in found[key].items()
         }
     if "reference" in found.get("open_batch", {}):
         files = [os.path.join(folder, f) for f in several(found["open_batch"]["reference"], "")]

@@ -31,9 +31,16 @@ class EditOptions(Proof):
 
     bind: Constants | None = option(
         None,
-        "replace an input by a constant: a number (for all elements of a fixed shape), a "
-        "list such as [1,2], true or false, an .npy, .npz or .pb file, or in Python an array; may "
-        "repeat",
+        "replace an input by a constant: a number (for all elements of a fixed shape), ones or "
+        "zeros (of any shape: open sizes are those of the other inputs), a list such as [1,2], "
+        "true or false, an .npy, .npz or .pb file, or in Python an array; may repeat",
+        metavar="NAME=VALUE|FILE",
+        file="read",
+    )
+    set: Constants | None = option(
+        None,
+        "replace the value of an initializer (a weight) by another of its shape and type, in a "
+        "form that --bind reads; may repeat",
         metavar="NAME=VALUE|FILE",
         file="read",
     )
@@ -45,13 +52,28 @@ class EditOptions(Proof):
     )
     rename: Renames | None = option(
         None,
-        "rename an input, an output or another value of the main graph",
+        "rename an input, an output or another value of the main graph; in a pattern, each * of "
+        "NEW stands for the text that a * of OLD matches, as in 'enc.*=encoder.*'",
         metavar="OLD=NEW",
+    )
+    rename_node: Renames | None = option(
+        None, "rename a node, or the nodes that a pattern matches", metavar="OLD=NEW"
+    )
+    rename_dim: Renames | None = option(
+        None,
+        "rename a symbolic dimension (a dynamic axis) in every shape; patterns as in --rename",
+        metavar="OLD=NEW",
+    )
+    add_output: Names = option(
+        (),
+        "mark a value of the main graph as an output too, such as an intermediate result; "
+        "all: every computed value of known type, to debug",
+        metavar="NAME|GLOB",
     )
     drop_output: Names = option(
         (),
         "remove an output, with the nodes and weights that no other output needs",
-        metavar="NAME",
+        metavar="NAME|GLOB",
     )
     mode: Literal["inference"] | None = option(
         None,
@@ -111,13 +133,15 @@ class ExtractOptions(Limits):
 
     inputs: NamesByCommas | None = option(
         None,
-        "values of the main graph that become inputs (default: the model's inputs)",
+        "values (names or globs) of the main graph that become inputs (default: the model's "
+        "inputs)",
         metavar="NAME,...",
         positional=True,
     )
     outputs: NamesByCommas | None = option(
         None,
-        "values of the main graph that become outputs (default: the model's outputs)",
+        "values (names or globs) of the main graph that become outputs (default: the model's "
+        "outputs)",
         metavar="NAME,...",
         positional=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,130 @@ def test_the_proof_draws_values_of_a_freed_weight(monkeypatch: pytest.MonkeyPatc
         onnxgrad.edit(parse(TEXT), free="w")
 
 
+MASKED = """g (int64[batch,seq] ids, float[batch,seq] mask, float[batch,past] old) => (float[batch,seq,2] y, float[batch,past] kept)
+  <float[3,2] E = {1, 2, 3, 4, 5, 6}, int64[1] last = {2}> {
+  e = Gather (E, ids)  m = Unsqueeze (mask, last)  h = Mul (e, m)  y = Tanh (h)  kept = Exp (old) }"""
+
+
+@pytest.mark.parametrize(
+    ("bound", "left", "ops"),
+    [
+        ({"mask": "ones"}, ["ids", "old"], ["Shape", "ConstantOfShape"]),
+        ({"mask": "zeros", "ids": [[0, 2]]}, ["old"], ["Shape", "ConstantOfShape"]),
+    ],
+)
+def test_ones_and_zeros_have_the_sizes_of_other_inputs(
+    bound: dict[str, Any], left: list[str], ops: list[str]
+) -> None:
+    done = onnxgrad.edit(parse(MASKED), bind=bound)
+    assert interface(done)[0] == left and [n.op_type for n in done.graph.node][:2] == ops
+    ids = np.array(bound.get("ids", [[1, 2, 0]]))
+    feeds = {"ids": ids, "old": np.ones((1, 1), np.float32)}
+    whole = {**feeds, "mask": np.full(ids.shape, bound["mask"] == "ones", np.float32)}
+    given = {n: v for n, v in feeds.items() if n in left}
+    assert np.array_equal(run(done, given)["y"], run(parse(MASKED), whole)["y"])
+
+
+def test_sizes_of_several_inputs_are_put_together() -> None:
+    model = parse("""g (float[N,2] x, float[M] v, int64[M,3,N] k) => (float[M,3,N] y, float[N,2] z, float[M] w)
+        { y = Cast <to = 1> (k)  z = Exp (x)  w = Exp (v) }""")
+    done = onnxgrad.edit(model, bind={"k": "ones"})
+    feeds = {"x": np.ones((4, 2), np.float32), "v": np.ones(5, np.float32)}
+    assert np.array_equal(run(done, feeds)["y"], np.ones((5, 3, 4)))
+    older = parse("g (float[N] x, float[N] k) => (float[N] y) { y = Add (x, k) }", opset=8)
+    with pytest.raises(InputError, match="filling 'k' needs opset 9, not 8"):
+        onnxgrad.edit(older, bind={"k": "ones"})
+    with pytest.raises(
+        InputError, match=r"bind={'old': 'ones'}: no other input has the size 'past'"
+    ):
+        onnxgrad.edit(parse(MASKED), bind={"old": "ones"})
+
+
+def test_a_weight_has_another_value(tmp_path: Path) -> None:
+    new = np.arange(6, dtype=np.float32).reshape(3, 2) / 7
+    np.save(tmp_path / "E.npy", new)
+    for value in (new, tmp_path / "E.npy", new.tolist()):
+        done = onnxgrad.edit(parse(MASKED), set={"E": value})
+        assert np.array_equal(numpy_helper.to_array(done.graph.initializer[0]), new)
+    (number,) = [
+        t for t in onnxgrad.edit(parse(MASKED), set={"E": 3}).graph.initializer if t.dims == [3, 2]
+    ]
+    assert np.array_equal(numpy_helper.to_array(number), np.full((3, 2), 3))
+    freed = onnxgrad.edit(parse(MASKED), set={"E": new}, free="last", verify=False)
+    assert interface(freed)[0] == ["ids", "mask", "old", "last"]
+    for wrong, words in (
+        (
+            {"E": np.zeros((2, 2), np.float32)},
+            r"the weight requires shape \[3, 2\], but the value has",
+        ),
+        ({"E": np.zeros((3, 2))}, "the weight requires f32, but the value is float64"),
+        ({"F": 1}, "the model has no initializer of this name; there are E, last"),
+        ({"ids": 1}, "bind={'ids': ...} makes an input constant"),
+    ):
+        with pytest.raises(InputError, match=words):
+            onnxgrad.edit(parse(MASKED), set=wrong)
+    with pytest.raises(InputError, match="one weight cannot both be constant and an input"):
+        onnxgrad.edit(parse(MASKED), set={"E": new}, free="E")
+
+
+def test_a_wrong_weight_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = job.tensor_of
+    monkeypatch.setattr(job, "tensor_of", lambda array, name: right(array * 2, name))
+    with pytest.raises(NotProved):
+        onnxgrad.edit(parse(MASKED), set={"E": 3})
+
+
+def test_values_become_outputs() -> None:
+    assert interface(onnxgrad.edit(parse(MASKED), add_output=["h", "E"]))[1] == [
+        "y",
+        "kept",
+        "h",
+        "E",
+    ]
+    done = onnxgrad.edit(parse(MASKED), add_output="all", drop_output="*", rename={"e": "emb"})
+    assert interface(done) == (["ids", "mask", "old"], ["emb", "m", "h"])
+    assert [n.op_type for n in done.graph.node] == ["Gather", "Unsqueeze", "Mul"]
+    named = parse("g (float[2] x) => (float[2] y) { all = Exp (x)  h = Neg (all)  y = Neg (h) }")
+    assert interface(onnxgrad.edit(named, add_output="all"))[1] == ["y", "all"]
+    for wrong, words in (
+        ("y", "add_output='y': it is an output already"),
+        ("q*", r"add_output='q\*': the main graph has no value of this name"),
+    ):
+        with pytest.raises(InputError, match=words):
+            onnxgrad.edit(parse(MASKED), add_output=wrong)
+
+
+def test_an_output_of_unknown_rank_gets_that_of_the_proof() -> None:
+    model = parse("g (float[2] x, int64[N] s) => (float[2] y) { h = Reshape (x, s)  y = Neg (x) }")
+    done = onnxgrad.edit(model, add_output="h", inputs={"x": K[0, :2], "s": np.array([1, 2, 1])})
+    assert len(done.graph.output[1].type.tensor_type.shape.dim) == 3
+    onnx.checker.check_model(done)
+
+
+def test_weights_in_another_file(tmp_path: Path) -> None:
+    model, out = str(tmp_path / "m.onnx"), str(tmp_path / "o.onnx")
+    onnx.save(parse(MASKED), model, save_as_external_data=True, location="m.data", size_threshold=0)
+    np.save(tmp_path / "E.npy", -np.ones((3, 2), np.float32))
+    words = ["--set", f"E={tmp_path / 'E.npy'}", "--bind", "mask=ones", "--add-output", "[em]"]
+    assert main(["edit", model, "-o", out, *words, "--rename", "E=table"]) == 0
+    done = onnx.load(out)
+    assert interface(done) == (["ids", "old"], ["y", "kept", "e", "m"])
+    assert {t.name: numpy_helper.to_array(t).min() for t in done.graph.initializer} == {
+        "table": -1, "last": 2,
+    }  # fmt: skip
+
+
+def test_a_value_that_inference_does_not_compute_is_no_output() -> None:
+    model = parse("""g (float[N,2] x, float r) => (float[N,2] y) <bool t = {1}>
+        { d, mask = Dropout (x, r, t)  y = Mul (d, r) }""")
+    done = onnxgrad.edit(model, mode="inference", add_output="d")
+    assert interface(done)[1] == ["y", "d"]
+    with pytest.raises(
+        InputError, match="add_output='mask': without training mode, nothing computes it"
+    ):
+        onnxgrad.edit(model, mode="inference", add_output="mask")
+
+
 def test_a_dropped_output_takes_what_served_it_alone() -> None:
     made = onnxgrad.edit(parse(TEXT), drop_output="z")
     assert [n.op_type for n in made.graph.node] == ["Add", "Exp"] and not made.graph.initializer
@@ -172,7 +296,10 @@ def test_weights_of_a_file_that_are_inputs_too() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "no change is requested: see bind, free, rename, drop_output, mode and loss"),
+        (
+            {},
+            "no change is requested: see bind, set, free, rename, rename_node, rename_dim, add_output, ",
+        ),
         ({"free": "k"}, "the model has no initializer of this name"),
         ({"free": "q*"}, "the model has no initializer of this name"),
         ({"bind": {"kk": 1}}, "the model has no input of this name .did you mean 'k'"),
@@ -181,8 +308,8 @@ def test_weights_of_a_file_that_are_inputs_too() -> None:
             "'k' is bound to a value whose N is 2, but another bound axis has 1",
         ),
         ({"rename": {"q": "p"}}, "the main graph has no value 'q'"),
-        ({"rename": {"x": "h"}}, "the name 'h' is taken: rename that value as well"),
-        ({"rename": {"x": "p", "k": "p"}}, "the name 'p' is taken"),
+        ({"rename": {"x": "h"}}, "the name 'h' is taken: rename that one too"),
+        ({"rename": {"x": "p", "k": "p"}}, "the name 'p' is taken by 'x', which gets it too"),
         ({"rename": {"x": ""}}, "the new name is empty"),
         ({"drop_output": "q"}, "the model has no output of this name"),
         ({"drop_output": ["x", "y", "z"]}, "a model needs an output"),
@@ -202,10 +329,11 @@ def test_a_training_step_keeps_its_names() -> None:
 
 @pytest.mark.parametrize("wrong", ["value", "name"])
 def test_a_wrong_result_is_found_out(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(program: Any, bound: Mapping[str, Any], names: Any, dropped: Any, freed: Any) -> Any:
+    def late(program: Any, changes: job.Changes) -> Any:
         if wrong == "value":
-            return right(program, {k: v + 1 for k, v in bound.items()}, names, dropped)
-        return right(program, bound, {"y": "z", "z": "y"}, dropped)
+            bound = {k: v + 1 for k, v in changes.arrays.items()}
+            return right(program, replace(changes, bound=bound))
+        return right(program, replace(changes, values={"y": "z", "z": "y"}))
 
     right = job.edited
     monkeypatch.setattr(job, "edited", late)

@@ -34,6 +34,7 @@ TEXT = """g (float[N,3] x, float[N,2] z) => (float[N,2] y, float[N,2] u)
         (["z", "t"], ["y"], (["z", "t"], ["y"], ["Exp", "Mul"])),
         (["h"], ["e", "u"], (["h"], ["e", "u"], ["Tanh", "Exp", "Neg"])),
         (["x", "w"], ["h"], (["x", "w"], ["h"], ["MatMul"])),
+        (["[xz]"], ["[ey]", "h"], (["x", "z"], ["e", "y", "h"], ["MatMul", "Tanh", "Exp", "Mul"])),
         (None, None, (["x", "z"], ["y", "u"], ["MatMul", "Tanh", "Exp", "Mul", "Neg"])),
     ],
 )
@@ -77,8 +78,8 @@ def test_a_wrong_part_is_found_out() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "message"),
     [
-        (None, ["hh"], "output 'hh' is not a value of the main graph"),
-        (["q"], ["y"], "input 'q' is not a value of the main graph"),
+        (None, ["hh"], "outputs='hh': the main graph has no value of this name"),
+        (["q"], ["y"], "inputs='q': the main graph has no value of this name"),
         (["t"], ["y"], "the outputs also depend on 'z', which is not an input of the part"),
         (["t"], ["t"], "'t' is requested as input and as output"),
         (["t", "t"], ["u"], "input 't' is requested twice"),
@@ -112,7 +113,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads((tmp_path / "j").read_text())["proof"]["verdict"] == "equal"
     capsys.readouterr()
     assert main(["extract", model, "-o", out, "--outputs", "hh"]) == 2
-    assert "output 'hh' is not a value" in capsys.readouterr().err
+    assert "--outputs hh: the main graph has no value" in capsys.readouterr().err
     assert onnxgrad.extract(model, outputs=["h"], verify=False).graph.node[0].op_type == "MatMul"
 
 
@@ -130,7 +131,7 @@ def test_names_with_commas_and_braces(tmp_path: Path) -> None:
     assert main(["extract", *files, "--inputs", "t,{1},2", "--outputs", "u"]) == 0
     made = onnx.load(tmp_path / "p.onnx").graph
     assert [v.name for v in made.input] == ["t,{1},2"]
-    with pytest.raises(InputError, match="output 'a' is not a value"):
+    with pytest.raises(InputError, match="outputs='a': the main graph has no value"):
         extract(model, outputs=["h", "a"])
 
 
