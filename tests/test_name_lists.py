@@ -108,6 +108,7 @@ RUNS: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("vmap", "--map"): ("vmap b.onnx -o {out}", ["x1=0", "x2"]),
     ("vmap", "--allow-same"): ("vmap b.onnx -o {out}", ["y1", "y2"]),
     ("edit", "--free"): ("edit m.onnx -o {out}", ["w1", "w2"]),
+    ("edit", "--add-output"): ("edit m.onnx -o {out}", ["h1", "h2"]),
     ("edit", "--drop-output"): ("edit m.onnx -o {out}", ["y1", "y2"]),
     ("join", "--keep-output"): ("join m.onnx t.onnx --map s=t -o {out}", ["y1", "y2"]),
     ("lift", "--weights"): ("lift m.onnx --prepare p.onnx -o {out}", ["w1", "w2"]),
