@@ -16,7 +16,7 @@ RUNTIMES = {"onnxruntime": "raise-for-onnxruntime"}
 Merge: TypeAlias = Literal["always", "auto", "never"]
 MERGE = get_args(Merge)
 # how a constant of `open-batch --open` continues beyond the size in the file
-Reading: TypeAlias = Literal["ramp", "triangle", "same", "scaled", "repeat"]
+Reading: TypeAlias = Literal["ramp", "triangle", "band", "waves", "same", "scaled", "repeat"]
 READINGS = get_args(Reading)
 EVERY_READING = "*"
 LintLevel: TypeAlias = Literal["error", "warn", "off"]

@@ -45,6 +45,8 @@ HOMES: dict[str, dict[str, str]] = {
         "transform/sizes/bodies": "transform/test_open_bodies",
         "transform/sizes/ones": "transform/test_open_ones",
         "transform/sizes/constants": "transform/test_open_sizes",
+        "transform/sizes/positions": "transform/test_open_guesses",
+        "transform/sizes/waves": "transform/test_open_guesses",
         "transform/sizes/expressions": "transform/test_open_sizes",
         "transform/sizes/node": "transform/test_open_sizes",
         "transform/sizes/origins": "transform/test_open_sizes",

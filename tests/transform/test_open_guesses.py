@@ -47,6 +47,7 @@ def mask(seen: Callable[[int], Array]) -> Callable[[int], str]:
 
 
 ROWS = np.array([1.0, 0.1, 0.01], np.float32)
+SLOPES = np.array([[0.1], [0.07]], np.float32)
 # text, reading that the file seems to have, numbers beyond it, whether that is how the network goes on
 GUESSED: dict[str, tuple[Callable[[int], str], str, str, bool]] = {
     "a causal mask": (mask(lambda n: np.tri(n, dtype=bool)), "triangle", r"\[0, 0, 0, ..., -1e\+09\]", True),
@@ -63,6 +64,22 @@ GUESSED: dict[str, tuple[Callable[[int], str], str, str, bool]] = {
         lambda n: f"""g (float[1,{n},3] x) => (float[1,{n},3] y) <float[{n},3] t = {values(np.arange(n, dtype=np.float32)[:, None] * ROWS)}> {{
           c = Cos (t)  y = Mul (x, c) }}""",
         "ramp", r"\[7, 0.7, 0.07\]", True,
+    ),
+    "a window of 3": (
+        mask(lambda n: np.tri(n, dtype=bool) & (distance(n) > -3)), "band", r"\[-1e\+09, -1e\+09, -1e\+09, ..., -1e\+09\]", True,
+    ),
+    "2 before and 3 after": (
+        mask(lambda n: (distance(n) > -3) & (distance(n) < 4)), "band", r"\[-1e\+09, -1e\+09, -1e\+09, ..., -1e\+09\]", True,
+    ),
+    "slopes times distances": (
+        lambda n: f"""g (float[1,2,{n},{n}] x) => (float[1,2,{n},{n}] y) <float[2,{n},{n}] t = {values(SLOPES[:, :, None] * distance(n).astype(np.float32))}> {{
+          y = Add (x, t) }}""",
+        "ramp", r"\[0.7, 0.49\]", True,
+    ),
+    "slopes times the distance to the last": (
+        lambda n: f"""g (float[1,2,{n},{n}] x) => (float[1,2,{n},{n}] y) <float[2,1,{n}] t = {values(SLOPES[:, None] * np.arange(1 - n, 1, dtype=np.float32))}> {{
+          y = Add (x, t) }}""",
+        "ramp", r"\[-0.7, -0.49\]", True,
     ),
     "a sum by the length": (
         lambda n: f"""g (float[1,{n},2] x) => (float[1,2] y) <int64[1] a = {{1}}, float t = {{{n}}}> {{
@@ -109,6 +126,73 @@ def test_one_size_decides_nothing(name: str) -> None:
         done = opened(text(N), extend)
         assert is_right(done, text, N) and is_right(done, text, 4)
         assert is_right(done, text, 24) == right
+
+
+FREQUENCIES = (10000.0 ** (-np.arange(6) / 6)).astype(np.float32)
+
+
+def rotary(n: int, layout: str, scale: float = 1.0) -> str:
+    """Positions as models have them: cosines and sines as two tables, as halves of a row, in turns."""
+    angles = np.arange(n, dtype=np.float32)[:, None] * FREQUENCIES
+    cos, sin = np.float32(scale) * np.cos(angles), np.float32(scale) * np.sin(angles)
+    if layout == "two tables":
+        return f"""g (float[1,{n},6] x) => (float[1,{n},6] y) <float[{n},6] t = {values(cos)}, float[{n},6] s = {values(sin)}> {{
+          a = Mul (x, t)  b = Mul (x, s)  y = Sub (a, b) }}"""
+    joined = [sin, cos] if layout == "halves" else [cos, sin]
+    row = np.concatenate(joined, 1) if layout == "halves" else np.stack(joined, 2).reshape(n, 12)
+    return f"g (float[1,{n},12] x) => (float[1,{n},12] y) <float[{n},12] t = {values(row)}> {{ y = Add (x, t) }}"
+
+
+@pytest.mark.parametrize("layout", ["two tables", "halves", "in turns"])
+@pytest.mark.parametrize("scale", [1.0, 1.25])
+def test_cosines_and_sines_of_positions(layout: str, scale: float) -> None:
+    with pytest.raises(InputError, match=r"'t' .* holds cosines and sines of positions.*as waves"):
+        opened(rotary(N, layout, scale))
+    program = to_proto(opened(rotary(N, layout, scale), EVERY).program)
+    for n in (4, N, 8, 300):
+        other = parse(rotary(n, layout, scale))
+        feeds = feeds_for(other, seed=0)
+        found, expected = (np.asarray(run(m, feeds)["y"]) for m in (program, other))
+        assert np.abs(found - expected).max() <= (n > N) * (1e-6 + 1e-7 * n), n
+
+
+def test_a_cosine_alone_says_little_of_a_slow_wave() -> None:
+    text = rotary(N, "two tables").replace("b = Mul (x, s)", "b = Mul (x, t)")
+    without = text[: text.index(", float[7,6] s")] + "> {" + text[text.index("> {") + 3 :]
+    with pytest.raises(InputError, match=r"'t' .*follows no rule"):
+        opened(without, EVERY)
+    noise = np.random.default_rng(0).standard_normal((N, 6))
+    with pytest.raises(InputError, match=r"'t' .*follows no rule"):
+        opened(without.replace(values(rotary_cosines()), values(noise)), EVERY)
+
+
+def rotary_cosines() -> Array:
+    return np.cos(np.arange(N, dtype=np.float32)[:, None] * FREQUENCIES)
+
+
+@pytest.mark.parametrize("window", [3, 8])
+def test_a_mask_beside_rotary_positions_may_be_a_window(window: int) -> None:
+    """A window that is longer than the file looks as a causal mask, so '*' does not accept it."""
+
+    def text(n: int) -> str:
+        seen = np.where(np.tri(n, dtype=bool) & (distance(n) > -window), 0.0, -1e9)
+        angles = np.arange(n, dtype=np.float32)[:, None] * FREQUENCIES
+        return f"""g (float[1,{n},6] x) => (float[1,{n},6] y)
+          <float[{n},6] c = {values(np.cos(angles))}, float[{n},6] s = {values(np.sin(angles))}, float[{n},{n}] m = {values(seen)}> {{
+          a = Mul (x, c)  b = Mul (x, s)  k = Transpose <perm = [0, 2, 1]> (b)  p = MatMul (a, k)  q = Add (p, m)  w = Softmax (q)  y = MatMul (w, x) }}"""
+
+    if window < N:
+        done = opened(text(N), EVERY)
+    else:
+        with pytest.raises(
+            InputError, match=r"'m' .*a sliding window of more positions than the file"
+        ):
+            opened(text(N), EVERY)
+        done = opened(text(N), {"*": "", "m": "triangle"})
+    other = parse(text(40))
+    feeds = feeds_for(other, seed=0)
+    found, expected = (np.asarray(run(m, feeds)["y"]) for m in (to_proto(done.program), other))
+    assert (np.abs(found - expected).max() < 1e-5) == (window < N)
 
 
 def test_a_reading_that_is_not_the_likely_one() -> None:

@@ -1,13 +1,11 @@
-"""Constants that count positions, extended to any number of positions."""
+"""Constants with a number for each position, extended to any number of positions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from onnx import TensorProto
 
 from onnxgrad.batching.layout import Refused, Size
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
@@ -17,21 +15,10 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.sizes.expressions import Fixed
 from onnxgrad.transform.sizes.extensions import Extension, Extensions
+from onnxgrad.transform.sizes.positions import FEWEST, SHOWN, Rule, counts, of_pairs, range_of
+from onnxgrad.transform.sizes.waves import Waves, waves_of
 
-_FEWEST = 4  # fewer positions do not determine a formula
-_SHOWN = 3  # numbers beyond the file in a message
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """A reading of a constant. `make` emits the constant for any size, before axes are added along
-    which it does not change; `rows` are its numbers at the first positions beyond the file.
-    """
-
-    reading: str
-    words: str
-    make: Callable[[RunTimeSizes], Var]
-    rows: Sequence[Array]
+_MASKS = ("triangle", "same")  # readings that a mask of a window has, too, at fewer positions
 
 
 def for_any_size(
@@ -52,7 +39,7 @@ def for_any_size(
     if single is not None:
         raise Refused(
             f"constant '{v.name}' {v.type} holds one position on axis {single}, which says nothing "
-            f"of others: export with a size of {_FEWEST} or more"
+            f"of others: export with a size of {FEWEST} or more"
         )
     asked = extensions.asked(whole or v)
     if whole is not None and all(_same(array, a) for a in wanted):
@@ -66,7 +53,8 @@ def for_any_size(
         Extension(
             owner.name, f"constant '{owner.name}' {owner.type}", rule.reading,
             tuple(r.reading for r in rules if r is not rule), rule.words, _shown(rule.rows),
-            tuple(wanted.values()),
+            tuple(wanted.values()), rule.is_relative,
+            rule.reading in _MASKS and _pairs_positions(array, next(iter(wanted))),
         )
     )  # fmt: skip
     alone = {a: d for a, d in wanted.items() if _same(array, a)}
@@ -96,44 +84,46 @@ def _shown(rows: Sequence[Array]) -> str:
         firsts = [row[0] for row in texts]
         return firsts[0] if len({*firsts}) == 1 else ", ".join([*firsts, "..."])
     row = texts[0]
-    return f"[{', '.join(row if len(row) <= _SHOWN else [*row[:_SHOWN], '...', row[-1]])}]"
+    return f"[{', '.join(row if len(row) <= SHOWN else [*row[:SHOWN], '...', row[-1]])}]"
 
 
-def _rules(v: Var, array: Array, wanted: Mapping[int, Size], asked: str) -> Iterator[_Rule]:
+def _rules(v: Var, array: Array, wanted: Mapping[int, Size], asked: str) -> Iterator[Rule]:
     """Yields the readings that fit a constant, the likeliest first."""
     axes = [a for a in wanted if not _same(array, a)]
     for axis in wanted.keys() - axes:
         array = np.take(array, [0], axis)
     if not axes:
         made = partial(_constant, array, v.dtype)
-        yield _Rule("same", "is the same at every position", made, [array])
+        yield Rule("same", "is the same at every position", made, [array])
         return
     rest, first = {a: wanted[a] for a in axes}, axes[0]
     count = array.shape[first]
-    after = range(count, count + _SHOWN)
+    after = range(count, count + SHOWN)
     for pair in _with_another(array, rest, wanted):
-        affine = _affine(array, pair, _FEWEST if asked != "ramp" else 2)
-        if affine is not None:
-            start, steps = affine
-            counted = partial(_positions, affine, array.ndim, pair, v.dtype)
-            numbers = [np.array(start + i * steps[first]) for i in after]
-            yield _Rule("ramp", "counts positions", counted, numbers)
-        triangle = _triangle(array, pair) if len(pair) == 2 else None
-        if triangle is not None:
-            low, high, offset = triangle
-            row = np.array([low] * (count + 1 + offset) + [high])
-            masked = partial(_masked, array.ndim, triangle, pair, v.dtype)
-            yield _Rule("triangle", "is a triangle of two values", masked, [row])
+        yield from counts(v, array, pair, FEWEST if asked != "ramp" else 2)
+        if len(pair) == 2 and len({*pair.values()}) == 1:
+            yield from of_pairs(v, array, pair)
     row = np.take(array, [1], first)
     if len(rest) == 1 and _is_multiple(array, row, first):
         made = partial(_multiplied, row, first, rest[first], v.dtype)
         rows = [np.multiply(row, row.dtype.type(i)) for i in after]
-        yield _Rule("ramp", "holds multiples of its row 1", made, rows)
+        yield Rule("ramp", "holds multiples of its row 1", made, rows, is_relative=True)
+    back = np.flip(array, first)
+    row = np.take(back, [1], first)
+    if len(rest) == 1 and _is_multiple(back, row, first):
+        made = partial(_multiplied, row, first, rest[first], v.dtype, from_last=True)
+        words = "holds multiples of the distance to the last position"
+        yield Rule("ramp", words, made, [np.multiply(row, row.dtype.type(count))], is_relative=True)
+    waves = waves_of(array, first, _tables(v)) if len(rest) == 1 and count >= FEWEST else None
+    if waves is not None:
+        made = partial(_waved, waves, array, first, rest[first], v.dtype)
+        rows = [waves.at(np.array(i)).astype(array.dtype) for i in after]
+        yield Rule("waves", "holds cosines and sines of positions", made, rows, is_relative=True)
     periods = {a: _period(array, a) for a in rest}
     if asked == "repeat" or all(2 * p <= array.shape[a] for a, p in periods.items()):
         words = f"repeats after {periods[first]} positions"
         rows = [np.take(array, [i % periods[first]], first) for i in after]
-        yield _Rule("repeat", words, partial(_repeated, array, periods, rest, v.dtype), rows)
+        yield Rule("repeat", words, partial(_repeated, array, periods, rest, v.dtype), rows)
 
 
 def _constant(array: Array, dtype: int, _: RunTimeSizes) -> Var:
@@ -165,117 +155,51 @@ def _same(array: Array, axis: int) -> bool:
     return bool(array.size) and bool((array == first).all())
 
 
-def _affine(
-    array: Array, rest: Mapping[int, Size], fewest: int
-) -> tuple[int, dict[int, int]] | None:
-    """Returns the first number and the step along each axis if the numbers count positions: start,
-    start + 1, ..., or the distance j - i of two positions. None for a count down, whose start
-    depends on the size.
-    """
-    shape = [array.shape[a] for a in rest]
-    if array.dtype.kind not in "iuf" or min(shape) < fewest or array.size != np.prod(shape):
-        return None
-    start = float(array.reshape(-1)[0])
-    if start != np.floor(start) or not np.isfinite(start):
-        return None
-    steps = dict[int, int]()
-    made: Array = np.full(array.shape, start)
-    for axis in rest:
-        step = float(np.take(array, 1, axis).reshape(-1)[0]) - start
-        if step not in (1, -1):
-            return None
-        steps[axis] = int(step)
-        target = [-1 if i == axis else 1 for i in range(array.ndim)]
-        made = np.add(made, np.reshape(steps[axis] * np.arange(array.shape[axis]), target))
-    down = -1 in steps.values()
-    if down and (len(steps) != 2 or {*steps.values()} != {1, -1} or start != 0):
-        return None
-    return (int(start), steps) if (array.astype(np.float64) == made).all() else None
+def _pairs_positions(array: Array, axis: int) -> bool:
+    """Whether a number belongs to each pair of positions."""
+    return array.shape.count(array.shape[axis]) > 1
 
 
-def _range(size: Size, at: RunTimeSizes, start: int = 0) -> Var:
-    """Returns the `size` numbers start, start + 1, ..."""
-    limit = at.vector([size])
-    last = op.Reshape(limit, np.zeros(0, np.int64))
-    made: Var = op.Range(np.int64(start), op.Add(last, np.int64(start)), np.int64(1))
-    return made
+def _tables(v: Var) -> Iterator[Array]:
+    """Yields the other constants of the shape of a constant."""
+    for other in v.block.vars():
+        same = other is not v and other.type == v.type
+        array = other.const if same else None
+        if array is not None:
+            yield array
 
 
-def _positions(
-    affine: tuple[int, Mapping[int, int]],
-    rank: int,
-    rest: Mapping[int, Size],
-    dtype: int,
-    at: RunTimeSizes,
-) -> Var:
-    start, steps = affine
-    made: Var | None = None
-    for axis, step in sorted(steps.items(), key=lambda pair: -pair[1]):
-        numbers = _range(rest[axis], at, 0 if made is not None else start)
-        target = np.array([-1 if i == axis else 1 for i in range(rank)], np.int64)
-        along = op.Reshape(numbers, target)
-        made = along if made is None else made + along if step > 0 else made - along
-    if made is None:
-        raise Refused("it has no axis to count along")
-    return made if dtype == TensorProto.INT64 else op.Cast(made, to=dtype)
-
-
-def _triangle(array: Array, rest: Mapping[int, Size]) -> tuple[Array, Array, int] | None:
-    """Returns the value below the diagonal of two axes, the value above, and an offset: 0 if the
-    diagonal has the value below, -1 if it has the value above.
-    """
-    (row, _), (column, _) = sorted(rest.items())
-    count = array.shape[row]
-    others = array.size // max(count * array.shape[column], 1)
-    if array.shape[column] != count or count < _FEWEST or others != 1 or len({*rest.values()}) > 1:
-        return None
-    matrix = array.reshape(count, count)
-    for offset in (0, -1):
-        below = np.tri(count, k=offset, dtype=bool)
-        low, high = matrix[below], matrix[~below]
-        if (low == low[0]).all() and (high == high[0]).all():
-            return low[0], high[0], offset
-    return None
-
-
-def _masked(
-    rank: int,
-    triangle: tuple[Array, Array, int],
-    rest: Mapping[int, Size],
-    dtype: int,
-    at: RunTimeSizes,
-) -> Var:
-    low, high, offset = triangle
-    (row, size), (column, _) = sorted(rest.items())
-    positions = _range(size, at)
-    i, j = (
-        op.Reshape(positions, np.array([-1 if k == a else 1 for k in range(rank)], np.int64))
-        for a in (row, column)
-    )
-    below = op.Less(j, i) if offset else op.Not(op.Less(i, j))
-    made: Var
-    if dtype == TensorProto.BOOL:  # onnxruntime has no Where of booleans
-        made = below if low else op.Not(below)
-    else:
-        made = op.Where(below, constant(low, dtype), constant(high, dtype))
+def _waved(waves: Waves, array: Array, axis: int, size: Size, dtype: int, at: RunTimeSizes) -> Var:
+    """Emits the rows of the file, to the bit, and computed rows beyond them."""
+    count = array.shape[axis]
+    target = np.array([-1 if a == axis else 1 for a in range(array.ndim)], np.int64)
+    beyond = op.Reshape(range_of(size, at, count), target)  # as many again: never none
+    more = waves.emit(op.Cast(beyond, to=dtype), dtype)
+    every = op.Concat(constant(array, dtype), more, axis=axis)
+    made: Var = op.Slice(every, np.array([0]), at.vector([size]), np.array([axis]))
     return made
 
 
 def _is_multiple(array: Array, row: Array, axis: int) -> bool:
     """Whether row p is p times `row` to the bit, with several numbers in a row: the angles of
-    rotations, or slopes times distances.
+    rotations, or slopes times positions.
     """
     count = array.shape[axis]
-    if array.dtype.kind != "f" or count < _FEWEST or np.unique(row).size < 2:
+    if array.dtype.kind != "f" or count < FEWEST or np.unique(row).size < 2:
         return False
     numbers = np.arange(count).astype(array.dtype)
     shape = [-1 if a == axis else 1 for a in range(array.ndim)]
     return np.array_equal(np.multiply(numbers.reshape(shape), row), array)
 
 
-def _multiplied(row: Array, axis: int, size: Size, dtype: int, at: RunTimeSizes) -> Var:
+def _multiplied(
+    row: Array, axis: int, size: Size, dtype: int, at: RunTimeSizes, *, from_last: bool = False
+) -> Var:
     target = np.array([-1 if a == axis else 1 for a in range(row.ndim)], np.int64)
-    made: Var = op.Cast(op.Reshape(_range(size, at), target), to=dtype) * constant(row, dtype)
+    numbers = range_of(size, at)
+    if from_last:
+        numbers = at.of(size) - np.int64(1) - numbers
+    made: Var = op.Cast(op.Reshape(numbers, target), to=dtype) * constant(row, dtype)
     return made
 
 
@@ -300,7 +224,7 @@ def _repeated(
         array = np.take(array, np.arange(period), axis)
     made: Var = constant(array, dtype)
     for axis, size in rest.items():
-        made = op.Gather(made, op.Mod(_range(size, at), np.int64(periods[axis])), axis=axis)
+        made = op.Gather(made, op.Mod(range_of(size, at), np.int64(periods[axis])), axis=axis)
     return made
 
 

@@ -23,7 +23,9 @@ class Extension:
     """A constant and the reading by which it continues.
 
     what: the constant, for messages. others: further readings that fit. words: the reading in
-    words. beyond: its first values beyond the file. sizes: the sizes that it follows.
+    words. beyond: its first values beyond the file. sizes: the sizes that it follows. is_relative:
+    whether it holds rotary positions or slopes of distances. is_mask: whether it holds numbers of
+    pairs of positions that a longer sliding window would have, too.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Extension:
     words: str
     beyond: str
     sizes: tuple[Size, ...]
+    is_relative: bool = False
+    is_mask: bool = False
 
     def symbols(self) -> frozenset[str]:
         """Returns the opened sizes that it follows."""
@@ -67,11 +71,14 @@ class Extensions:
                 raise InputError(
                     f"{flag}: no constant '{name}' meets an opened size{perhaps(name, known)}"
                 )
-        accepted = EVERY_READING in self.chosen
-        left = [e for e in self.used.values() if not accepted and e.name not in self.chosen]
+        # networks with rotary positions or slopes often have layers with a sliding window
+        relative = any(e.is_relative for e in self.used.values())
+        windows = [e for e in self.used.values() if relative and e.is_mask]
+        accepted = windows if EVERY_READING in self.chosen else self.used.values()
+        left = [e for e in accepted if e.name not in self.chosen]
         open_ = [e for e in left if not e.symbols() <= compared.keys()]
         if open_:
-            raise InputError(_refusal(open_))
+            raise InputError(_refusal(open_, windows))
         return {
             s: (compared[s], f"{e.what} is compared up to this size, as {e.reading}")
             for e in left
@@ -79,7 +86,7 @@ class Extensions:
         }
 
 
-def _refusal(left: list[Extension]) -> str:
+def _refusal(left: list[Extension], windows: list[Extension]) -> str:
     first, *rest = left
     name = first.name
     accept = option(f"--extend {name}={first.reading}", f"extend={{{name!r}: {first.reading!r}}}")
@@ -88,9 +95,18 @@ def _refusal(left: list[Extension]) -> str:
     reference = option("--reference FILE", "reference=FILE")
     also = first_of([f"'{e.name}' as {e.reading} ({e.beyond})" for e in rest], 3)
     sizes = " and ".join(sorted({*map(str, first.sizes)}))
+    if first in windows:
+        one, more = "a sliding window of more positions than the file has looks the same", ""
+    else:
+        one, more = (
+            f"one size of {sizes} does not decide how it continues",
+            f", or {every} for all readings as shown",
+        )
+    if windows and first not in windows:
+        more += f" (not of '{windows[0].name}', which may be a sliding window)"
     return (
-        f"{first.what} {first.words}, but one size of {sizes} does not decide how it "
-        f"continues; read as {first.reading} it is {first.beyond} beyond the file: if that is "
-        f"right, pass {accept}{others}, or {every} for all readings as shown, or compare with an "
+        f"{first.what} {first.words}, but {one}; "
+        f"read as {first.reading} it is {first.beyond} beyond the file: if that is "
+        f"right, pass {accept}{others}{more}, or compare with an "
         f"export of a larger size ({reference})" + (f"; also {also}" if also else "")
     )
