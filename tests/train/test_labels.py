@@ -134,8 +134,11 @@ def test_classes_along_the_last_axis_are_named() -> None:
     words = r"shape \[6, 5\], but the step requires \['N', 3\].*CrossEntropy.axis=-1"
     model = linear("float[N, S, 4] x", "float[N, S, 3] y")
     tokens = {"x": SPEECH, "labels": RNG.integers(0, 3, (6, 5))}
+    with pytest.raises(InputError, match=r"axis 1 is open, .*CrossEntropy.axis=-1"):
+        trainer("cross_entropy", model)
+    five = linear("float[N, 5, 4] x", "float[N, 5, 3] y")
     with pytest.raises(InputError, match=words):
-        trainer("cross_entropy", model).step(tokens)
+        trainer("cross_entropy", five).step(tokens)
     assert trainer("cross_entropy{axis=-1}", model).step(tokens) > 0
     fixed = linear("float[N, 4, 4] x", "float[N, 4, 3] y")
     with pytest.raises(InputError) as error:

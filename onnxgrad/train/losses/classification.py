@@ -260,6 +260,14 @@ class CrossEntropy(_OfClasses):
                 f"cross_entropy of '{z.name}', {z.type}: it needs scores (N, C, ...) "
                 f"with an axis {axis}"
             )
+        sizes = z.shape or ()
+        if axis == 1 and rank > 2 and isinstance(sizes[-1], int) and not isinstance(sizes[1], int):
+            last = option("--loss 'cross_entropy{axis=-1}'", "train.CrossEntropy(axis=-1)")
+            raise InputError(
+                f"cross_entropy of '{z.name}', {z.type}: the size of axis 1 is open, and classes "
+                f"have a fixed number: if they are the last axis, pass {last} (axis={1 - rank}: "
+                "axis 1 in spite of this)"
+            )
         return axis % rank
 
     def _of_distributions(

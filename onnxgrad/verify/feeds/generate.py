@@ -339,7 +339,7 @@ _DRAWN: dict[str, Callable[[Slot, list[int], np.random.Generator], Any]] = {
     "complex": lambda slot, shape, rng: (
         rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
     ),
-    "mask": lambda slot, shape, rng: _mask(slot.name, shape, rng),
+    "mask": lambda slot, shape, rng: _mask(slot, shape, rng),
     "switch": lambda slot, shape, rng: np.full(shape, slot.uses.equal_to[0]),
     "position": lambda slot, shape, rng: np.broadcast_to(
         np.minimum(np.arange(shape[-1]), int(slot.high)), shape
@@ -369,16 +369,17 @@ def _whole(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray
     return made
 
 
-def _mask(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+def _mask(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     """Returns rows with 1 in front and 0 after it, as padding makes them. Every row with room has
     both values, so that it has valid elements whether 1 means "keep" or "leave out". A scalar flag
     (`training_mode`, `use_cache`) is 0.
     """
     if math.prod(shape) <= 1:
-        return np.full(shape, int("mask" in name.lower() and bool(shape)))
+        return np.full(shape, int("mask" in slot.name.lower() and bool(shape)))
     if shape[-1] <= 1:
         return 1 - np.arange(math.prod(shape)).reshape(shape) % 2
     lengths = rng.integers(max(1, shape[-1] // 2), shape[-1], [*shape[:-1], 1])
+    lengths = np.maximum(lengths, slot.uses.least_ones)
     return np.asarray(np.arange(shape[-1]) < lengths, np.int64)
 
 

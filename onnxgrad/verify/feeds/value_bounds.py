@@ -100,6 +100,8 @@ class Uses:
     # tables whose rows it selects, by scale * x + offset
     tables: list[tuple[str, float, float]] = field(default_factory=list)
     distinct: Distinct | None = None  # places that its elements name at most once
+    # a mask whose rows count keys: so many must be 1
+    least_ones: int = 1
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
         """Records that low <= scale * x + offset <= high."""
@@ -127,7 +129,7 @@ class Uses:
 
 def uses_of(flow: DataFlow, name: str) -> Uses:
     """Returns the uses of the input `name`, followed to everything that limits its values."""
-    uses = Uses()
+    uses = Uses(least_ones=least_ones(flow, name))
     todo: list[tuple[Key, float, float]] = [(("", name), 1.0, 0.0)]
     seen: set[tuple[Key, float, float]] = set()
     while todo:
@@ -142,6 +144,29 @@ def uses_of(flow: DataFlow, name: str) -> Uses:
             _learn(uses, node, scale, offset)
             todo.extend(_onward(flow, node, index, scope, scale, offset))
     return uses
+
+
+# operators between a mask and the numbers of its ones
+_COUNTING = {"Add", "Cast", "Identity", "ReduceSum", "Reshape", "Squeeze", "Sub", "Unsqueeze"}
+_WHOLE_ROW = 1 << 31
+
+
+def least_ones(flow: DataFlow, name: str) -> int:
+    """Returns how many elements of each row of the mask `name` must be 1: as many as there are
+    queries if a GroupQueryAttention counts its keys. onnxruntime leaves the results of queries
+    behind the last key unspecified.
+    """
+    todo: list[Key] = [("", name)]
+    least = 1
+    for key in todo:  # grows while it is walked
+        todo += (formal for formal in flow.formals.get(key, ()) if formal not in todo)
+        for node, index, scope in flow.consumers.get(key, ()):
+            if (node.op_type, index) == ("GroupQueryAttention", 5):
+                queries = flow.size((scope, node.input[0]), 1)
+                least = max(least, _WHOLE_ROW if queries is None else queries)
+            elif node.op_type in _COUNTING and index == 0:
+                todo += (k for o in node.output if (k := (scope, o)) not in todo)
+    return least
 
 
 def _onward(

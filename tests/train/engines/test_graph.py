@@ -10,11 +10,12 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
-from onnxgrad.train import SGD, AdamW, Optimizer, training_step
+from onnxgrad.train import SGD, AdamW, CrossEntropy, Optimizer, training_step
 from onnxgrad.train.engines.blocks import BlocksEngine
 from onnxgrad.train.engines.graph import GraphEngine, InPlace, may_be_overwritten
 from onnxgrad.train.optimizers import OPTIMIZERS, Adafactor
 from tests.helpers import ROOT, stored_arrays
+from tests.language_models import LanguageModel
 from tests.train.common import examples, step
 from tests.train.follower import Follower
 from tests.train.update.test_emission import OPTIONS
@@ -100,6 +101,21 @@ def test_a_batch_that_does_not_fit(change: dict[str, object], words: str) -> Non
     batch = {k: v for k, v in {**examples(4), **change}.items() if v is not None}
     with pytest.raises(InputError, match=words):
         GraphEngine(step(), threads=1).run(batch, 1, 0.1)
+
+
+def test_a_past_of_length_0_is_no_empty_batch() -> None:
+    language = LanguageModel("llama", "int8", layers=1)
+    loss = CrossEntropy("logits", axis=-1)
+    engine = GraphEngine(
+        training_step(language.build(), loss, SGD(), wrt="model.norm.*"), threads=1
+    )
+    batch = language.batch()
+    labels = batch["input_ids"]
+    assert 0 in batch["past_key_values.0.key"].shape
+    assert np.isfinite(engine.run({**batch, "labels": labels}, 1, 0.1).loss)
+    without = {"input_ids": labels[:, :0], "attention_mask": labels, "labels": labels[:, :0]}
+    with pytest.raises(InputError, match="'labels' of the batch is empty"):
+        engine.run({**batch, **without}, 1, 0.1)
 
 
 def test_an_unknown_provider() -> None:

@@ -172,3 +172,21 @@ def test_every_operand_of_a_table_exists_and_has_its_kind() -> None:
     for kind, operands in tables.items():
         wrong = [o for o in operands if not any(f"({kind}" in t for t in kinds.get(o, ()))]
         assert not wrong, kind
+
+
+@pytest.mark.parametrize(
+    ("queries", "of", "ones"),
+    [(6, "mask", 6), (1, "mask", 1), (6, "other", 1), ("S", "mask", 4)],
+)
+def test_a_mask_that_counts_keys_has_a_one_for_each_query(
+    queries: int | str, of: str, ones: int
+) -> None:
+    """onnxruntime leaves the results of queries behind the last key unspecified."""
+    text = f"""g (float[2,{queries},32] q, float[2,{queries},16] k, int64[2,K] mask, int64[2,K] other, int32 total)
+        => (float[2,{queries},32] y) {{
+        axis = Constant <value_ints = [1]> () one = Constant <value = int64[1] {{1}}> ()
+        sum = ReduceSum <keepdims = 0> ({of}, axis) last = Sub (sum, one) lengths = Cast <to = 6> (last)
+        y, , = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (q, k, k, , , lengths, total) }}"""
+    assert value_bounds.least_ones(DataFlow(parse(text), {"S": 4}), "mask") == ones
+    made = feeds_for(parse(text), seed=0, dims={"S": 4, "K": 8})["mask"]
+    assert np.isin(made, [0, 1]).all() and (made.sum(1) >= ones).all() and (ones > 4 or 0 in made)
