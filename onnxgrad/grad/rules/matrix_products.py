@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import vjp, vjp_all
+from onnxgrad.grad.rules._by_blocks import beside_dequantised
 from onnxgrad.grad.rules._common import ranked, widened
 from onnxgrad.grad.unbroadcast import sum_to
 from onnxgrad.ir.binding import Binding
@@ -99,6 +100,8 @@ def _swapped(v: Var, shape: Var) -> Var:
 
 
 def _left(g: Var, a: Var, b: Var) -> Var:
+    if (by_blocks := beside_dequantised(g, b)) is not None:
+        return by_blocks
     if a.rank == 2 and b.rank is not None and b.rank > 2:
         # a' = b g' summed over the batch axes: one product over the joined axes does both
         return op.Gemm(_columns(g), _columns(b), transB=1)
@@ -144,12 +147,19 @@ def _gemm(a: Var, b: Var, alpha: float, transA: int, transB: int) -> Var:
     )
 
 
+def _gemm_left(g: Var, y: Var, a: Var, b: Var, alpha: float, transA: int, transB: int) -> Var:
+    if transA:
+        return _gemm(b, g, alpha, transB, 1)
+    by_blocks = beside_dequantised(g, b, bool(transB))
+    if by_blocks is not None:
+        return scaled(by_blocks, alpha)
+    return _gemm(g, b, alpha, 0, 1 - transB)
+
+
 # y = alpha a b + beta c: da = alpha g b', db = alpha a' g
 vjp(
     "Gemm",
-    lambda g, y, a, b, alpha, transA, transB: (
-        _gemm(b, g, alpha, transB, 1) if transA else _gemm(g, b, alpha, 0, 1 - transB)
-    ),
+    _gemm_left,
     lambda g, y, a, b, alpha, transA, transB: (
         _gemm(g, a, alpha, 1, transA) if transB else _gemm(a, g, alpha, 1 - transA, 0)
     ),

@@ -17,8 +17,11 @@ from onnxgrad.laws.bodies.table import BODIES
 
 _DOMAIN = "com.microsoft"
 
+_RULES = {"MatMulNBits"}  # in `quantized_products`
+
 for _key, (_builder, _notes) in list(BODIES.items()):
-    gradient_body(full_name(*_key), _builder, notes=_notes)
+    if _key[1] not in _RULES:
+        gradient_body(full_name(*_key), _builder, notes=_notes)
 
 
 def _to_scale(g: Var, y: Var, x: Var, scale: Var, zero_point: Var | None, binding: Binding) -> Var:

@@ -31,26 +31,39 @@ def _matmul_nbits(
     binding: Binding,
 ) -> Var:
     """x W^T + bias, W = scale (q - zero point)"""
-    K, N, block_size = (binding.attr(name) for name in ("K", "N", "block_size"))
-    bits = binding.attr("bits", 4)
-    if g_idx is not None or binding.attr("weight_prepacked", 0) or bits not in (2, 4, 8):
+    K, N, size, blocks, _ = sizes(binding)
+    q = centred(b, zero_points, scales.dtype, binding)
+    w = op.Reshape(q * op.Reshape(scales, [N, blocks, 1]), [N, blocks * size])
+    if blocks * size != K:
+        w = op.Slice(w, [0], [K], [1])
+    return plus(a @ w.mT, bias)
+
+
+def sizes(binding: Binding) -> tuple[int, int, int, int, int]:
+    """Returns K, N, the size of a block, blocks per row, and bits of MatMulNBits. Raises InputError
+    if the integers are in another order.
+    """
+    K, N, size = (int(binding.attr(name)) for name in ("K", "N", "block_size"))
+    bits = int(binding.attr("bits", 4))
+    g_idx, prepacked = binding.operand(4), binding.attr("weight_prepacked", 0)
+    if g_idx is not None or prepacked or bits not in (2, 4, 8):
         raise InputError(
             f"no gradient of '{binding}': its integers are not in the order of rows and blocks, "
             "or not of 2, 4 or 8 bits"
         )
-    blocks = -(-K // block_size)
-    each = [N, blocks, 1]
+    return K, N, size, -(-K // size), bits
+
+
+def centred(b: Var, zero_points: Var | None, dtype: int, binding: Binding) -> Var:
+    """Returns q - zero point of MatMulNBits as floats (N, blocks, size of a block)."""
+    _, N, size, blocks, bits = sizes(binding)
     zero: Var | float = float(1 << bits - 1)
     if zero_points is not None:
         if zero_points.dtype == TensorProto.UINT8:
             padded = op.Reshape(_unpacked(zero_points, bits), [N, -1])
-            zero_points = op.Cast(op.Slice(padded, [0], [blocks], [1]), to=scales.dtype)
-        zero = op.Reshape(zero_points, each)
-    q = op.Cast(op.Reshape(_unpacked(b, bits), [N, blocks, block_size]), to=scales.dtype)
-    w = op.Reshape((q - zero) * op.Reshape(scales, each), [N, blocks * block_size])
-    if blocks * block_size != K:
-        w = op.Slice(w, [0], [K], [1])
-    return plus(a @ w.mT, bias)
+            zero_points = op.Cast(op.Slice(padded, [0], [blocks], [1]), to=dtype)
+        zero = op.Reshape(zero_points, [N, blocks, 1])
+    return op.Cast(op.Reshape(_unpacked(b, bits), [N, blocks, size]), to=dtype) - zero
 
 
 def _unpacked(v: Var, bits: int) -> Var:

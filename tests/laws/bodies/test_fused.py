@@ -307,7 +307,8 @@ def test_a_bias() -> None:
     text = node(4, 32, "x, q, s, , , c")
     model = op_model(text, feeds, domains=DOMAINS)
     np.testing.assert_allclose(reference(model, feeds)["y"], run(model, feeds)["y"], atol=1e-5)
-    check_op(text, feeds, domains=DOMAINS)
+    # onnxruntime does not load a bias of unknown size
+    check_op(text, feeds, domains=DOMAINS, symbolic=False)
 
 
 def test_integers_in_another_order_are_refused() -> None:
