@@ -5,10 +5,11 @@ converted to float16 and split.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.load import load_in_place
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
@@ -21,7 +22,7 @@ from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved
 from onnxgrad.jobs.row_declarations import OpenBatchOptions
-from onnxgrad.jobs.surgery_declarations import EditOptions, LiftOptions
+from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, LiftOptions
 from onnxgrad.name_lists import names_among
 from onnxgrad.verify.feeds.dims import roles
 from onnxgrad.verify.feeds.proof_cases import sets_of
@@ -39,11 +40,17 @@ def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -
     if options.join:
         other = options.join["model"]
         with _in_table("join"):
-            joined = join(model, other, JOIN.options(options.join, **proof), Hooks())
+            outputs = [v.name for v in model.main.outputs]
+            joining: JoinOptions = JOIN.options(options.join)
+            outputs += [joining.prefix + v.name for v in load_in_place(other).main.outputs]
+            stage = _of_outputs(proof, outputs)
+            joined = join(model, other, JOIN.options(options.join, **stage), Hooks())
         model = _recorded(outcome, f"joined with {other}", joined)
     if has_edits(options.before):
         with _in_table("before"):
-            made = edit(model, EDIT.options(options.before or {}, **proof), Hooks())
+            before: EditOptions = EDIT.options(options.before or {})
+            stage = _of_outputs(proof, changes_of(model, before)[0].outputs(model))
+            made = edit(model, EDIT.options(options.before or {}, **stage), Hooks())
         model = _recorded(outcome, "edited before the passes", made)
     model = _opened(model, options, options.before, "before", outcome)
     return model if isinstance(options.lift, bool) else with_inputs(model, options.lift)
@@ -69,6 +76,7 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
     if options.metadata:
         set_metadata(outcome.program, options.metadata, (), {})
     if options.lift is not False:
+        proof = _of_outputs(proof, [v.name for v in outcome.program.main.outputs])
         settings = LiftOptions.from_settings({**proof, "weights": weights})
         divided = lift(outcome.program, settings, Hooks(), paying=True)
         parts = (stats_of(to_proto(p)).nodes for p in (divided.prepare, divided.program))
@@ -164,4 +172,12 @@ def _for_edited(program: Program, changes: Changes, proof: Mapping[str, Any]) ->
         outputs = [v.name for v in program.main.outputs]
         allowed = names_among(made["allow_empty"], outputs, "allow_empty")
         made["allow_empty"] = [names.get(n, n) for n in allowed]
-    return made
+    return _of_outputs(made, changes.outputs(program))
+
+
+def _of_outputs(proof: dict[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    """Returns options of a proof without the names of outputs that another stage has."""
+    if "allow_empty" not in proof:
+        return proof
+    allowed = names_among(proof["allow_empty"], outputs, "allow_empty")
+    return {**proof, "allow_empty": [name for name in allowed if name in outputs]}

@@ -65,6 +65,11 @@ class Changes:
         """The bound inputs whose sizes are those of other inputs."""
         return {n: value for n, value in self.bound.items() if isinstance(value, Fill)}
 
+    def outputs(self, program: Program) -> list[str]:
+        """Returns the names of the outputs of a program after the changes."""
+        kept = [v.name for v in program.main.outputs if v.name not in self.dropped]
+        return [self.values.get(name, name) for name in (*kept, *self.added)]
+
 
 _SHOWN = 8  # new outputs in a note
 # options that request a change, as Python names them

@@ -22,7 +22,6 @@ from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import bounded
-from onnxgrad.name_lists import names_among
 from onnxgrad.options import several
 from onnxgrad.verify.compare import Difference
 from onnxgrad.verify.coverage.search import Search
@@ -52,7 +51,7 @@ from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
 from onnxgrad.verify.report import Check, Regions, Report
-from onnxgrad.verify.request import Request, Stored
+from onnxgrad.verify.request import Request, Stored, with_outputs
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import title_of, too_old
 from onnxgrad.verify.running.runtimes import Runtime
@@ -382,21 +381,6 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
             f"{counted(n, 'element')} of {name!r} differ that no run met" for name, n in unmet
         ]
     return [*unread, *([lacking] if lacking else [])]
-
-
-def with_outputs(request: Request, outputs: Sequence[str]) -> Request:
-    """Returns the request with the names of the model's outputs. Raises InputError if an option
-    names an output that does not exist.
-    """
-    request.bounds.check(outputs)
-    allowed = names_among([*request.allow_empty], outputs, "allow_empty")
-    strange = [name for name in allowed if name not in outputs]
-    if strange:
-        raise InputError(
-            f"{option('--allow-empty', 'allow_empty:')} {strange[0]}: the model has no such output "
-            f"(outputs: {', '.join(outputs)})"
-        )
-    return replace(request, allow_empty=allowed)
 
 
 def _divided(original: ProofModel, trials: Sequence[Trial], demands: Demands) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.storage.numpy_files import ArraysFile
+from onnxgrad.name_lists import names_among
 from onnxgrad.options import providers_of, several
 from onnxgrad.verify.bounds import Bounds, PerOutput
 from onnxgrad.verify.coverage.summary import wanted_share
@@ -247,3 +248,18 @@ class Request:
             self, provider=provider, early=None, checks=("onnxruntime",), coverage=None,
             layers=False, keep=None,
         )  # fmt: skip
+
+
+def with_outputs(request: Request, outputs: Sequence[str]) -> Request:
+    """Returns the request with the names of the model's outputs. Raises InputError if an option
+    names an output that does not exist.
+    """
+    request.bounds.check(outputs)
+    allowed = names_among([*request.allow_empty], outputs, "allow_empty")
+    strange = [name for name in allowed if name not in outputs]
+    if strange:
+        raise InputError(
+            f"{option('--allow-empty', 'allow_empty:')} {strange[0]}: the model has no such output "
+            f"(outputs: {', '.join(outputs)})"
+        )
+    return replace(request, allow_empty=allowed)

@@ -29,7 +29,7 @@ from onnxgrad.verify.output_dependencies import float_types
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.random_operators import Draws, left_random, randoms
 from onnxgrad.verify.report import Case, Check, Report
-from onnxgrad.verify.request import Request, Stored
+from onnxgrad.verify.request import Request, Stored, with_outputs
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.tolerance import in_onnxruntime, is_float
 from onnxgrad.verify.trials import Found, Trial
@@ -81,6 +81,8 @@ def _compared(
     settings, checks = request.settings, request.checks
     left = left_random(model.proto, randoms(model.proto))
     back = {theirs: ours for ours, theirs in demands.names.outputs.items()}
+    outputs = [back.get(v.name, v.name) for v in model.proto.graph.output]
+    request = with_outputs(request, outputs)
     draws = Draws(model, model, left={back.get(n, n): nodes for n, nodes in left.items()})
     demands = replace(demands, random=frozenset(draws.left))
     feeds = _feeds(model.proto, request.inputs, demands)
@@ -113,9 +115,7 @@ def _compared(
         ran["float64"] = _in_float64(oracle, own, given, demands, found)
     if not any(check.ran for check in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
-    missing = found.empty(
-        [back.get(v.name, v.name) for v in model.proto.graph.output], request.allow_empty
-    )
+    missing = found.empty(outputs, request.allow_empty)
     if missing:
         accept = option(" ".join(f"--allow-empty {n}" for n in missing), f"allow_empty={missing}")
         found.unproved.append(

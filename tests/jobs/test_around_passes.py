@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import onnxgrad
 from onnxgrad.cli.app import main
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.jobs import edit as job
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.running.session import run
@@ -111,3 +111,23 @@ def test_files_of_changes_lie_beside_the_recipe(tmp_path: Path) -> None:
     )
     made = onnxgrad.optimize(parse(ADAPTED), recipe=tmp_path / "sub" / "r.toml")
     assert interface(made) == (["x", "w", "a", "b"], ["u"])
+
+
+def test_outputs_that_may_be_empty_are_those_of_each_stage(tmp_path: Path) -> None:
+    model = parse("g (float[N] x) => (float[N] y, float[N] z) { y = Neg (x)  z = Log (x) }")
+    head = parse(
+        "h (float[M] v) => (float[M] u, float[M] w) { n = Neg (v)  u = Exp (n)  w = Sqrt (n) }"
+    )
+    onnx.save(head, tmp_path / "head.onnx")
+    around: dict[str, Any] = {
+        "join": {"model": tmp_path / "head.onnx", "map": {"y": "v"}, "prefix": "h_"},
+        "before": {"rename": {"h_u": "n"}},
+        "after": {"rename": {"h_w": "roots"}, "drop_output": "z"},
+        "inputs": {"x": np.float32([-1, -2])},
+    }
+    with pytest.raises(NotProved, match="nothing finite"):
+        onnxgrad.optimize(model, **around)
+    made = onnxgrad.optimize(model, **around, allow_empty=("z", "h_w"))
+    assert interface(made)[1] == ["n", "roots"]
+    with pytest.raises(InputError, match="q: the model has no such output"):
+        onnxgrad.optimize(model, **around, allow_empty=("z", "h_w", "q"))
