@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -27,8 +29,7 @@ from onnx import ModelProto, TensorProto, helper
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from onnxgrad.verify import feeds_for  # noqa: E402  # runs from a checkout
-from scripts.records import need_byte_code  # noqa: E402
+from scripts.records import need_byte_code  # noqa: E402  # runs from a checkout
 
 SECONDS = 300
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
@@ -94,21 +95,23 @@ def calls(model: ModelProto) -> Iterator[list[str]]:
 
 
 def furnish(folder: Path, model: ModelProto) -> None:
-    """Writes the files that the commands read beside the model: data, a weight, a recipe."""
+    """Writes the model and the files that commands read beside it: data, a weight, a recipe."""
     import numpy as np
     from onnx import numpy_helper
 
     from onnxgrad.verify import run
+    from onnxgrad.verify.feeds.proof_cases import choose_cases
 
     weights = {t.name: t for t in model.graph.initializer}
-    feeds = feeds_for(model, seed=0)
-    y = model.graph.output[0].name
-    shown = {name: value for name, value in feeds.items() if name not in weights}
-    np.savez(folder / "data.npz", allow_pickle=False, **shown, target=run(model, feeds)[y])
+    case = choose_cases(model, None, None, (0,), lambda feeds: run(model, feeds), edges=False)[0]
+    shown = {name: value for name, value in case.feeds.items() if name not in weights}
+    target = case.results[model.graph.output[0].name]
+    np.savez(folder / "data.npz", allow_pickle=False, **shown, target=target)
     floats = [t for t in weights.values() if t.data_type in FLOATS]
     if floats:
         largest = max(floats, key=lambda t: len(t.SerializeToString()))
         np.save(folder / "weight.npy", numpy_helper.to_array(largest) + 0.125)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
     (folder / "recipe.toml").write_text('[ci]\nmodels = ["model.onnx"]\nout = "small"\n')
 
 
@@ -124,12 +127,11 @@ def judged(code: int, out: str, err: str) -> str:
     return "exit 1 without a word" if code == 1 and not out + err else ""
 
 
-def called(content: bytes, words: list[str]) -> tuple[int, str, str]:
-    """Returns the exit code, the output and the errors of one command in a new folder."""
+def called(furnished: Path, words: list[str]) -> tuple[int, str, str]:
+    """Returns the exit code, the output and the errors of one command in a copy of the folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "model.onnx").write_bytes(content)
-        furnish(folder, onnx.load_from_string(content))
+        shutil.copytree(furnished, folder, dirs_exist_ok=True)
         given = ["model.onnx" if word == "{}" else word for word in words]
         command = [sys.executable, "-m", "onnxgrad", *given]
         try:
@@ -156,10 +158,10 @@ def main() -> int:
         model = onnx.load(path)
         if given.inputs_too:
             listed(model)
-        content = model.SerializeToString()
         todo = [words for words in calls(model) if given.only in " ".join(words)]
-        with ThreadPoolExecutor(given.jobs) as pool:
-            results = pool.map(lambda words, content=content: called(content, words), todo)
+        with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.jobs) as pool:
+            furnish(Path(name), model)
+            results = pool.map(partial(called, Path(name)), todo)
             for words, (code, out, err) in zip(todo, results, strict=True):
                 codes[code] += 1
                 wrong = judged(code, out, err)

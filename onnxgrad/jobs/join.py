@@ -38,7 +38,7 @@ from onnxgrad.jobs.surgery_declarations import JoinOptions
 from onnxgrad.name_lists import names_among
 from onnxgrad.passes.convert_opset import convert, hide_weight_inputs
 from onnxgrad.verify.feeds.dims import required_inputs, roles
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import first_of, option, perhaps
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def _links(a: Program, b: Program, options: JoinOptions) -> dict[str, str]:
         return {needed[0]: outputs[0]}
     where = option("--map NAME=OTHER", "map={NAME: OTHER}")
     raise InputError(
-        f"no output of A ({', '.join(outputs)}) has the name of an input of B "
-        f"({', '.join(inputs)}): connect them with {where}"
+        f"no output of A ({first_of(list(outputs), 5)}) has the name of an input of B "
+        f"({first_of(list(inputs), 5)}): connect them with {where}"
     )
 
 

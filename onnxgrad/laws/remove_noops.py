@@ -279,7 +279,53 @@ def softmax_of_plus_zero(x: Var, c: Var, root: Binding) -> Any:
     return op.Softmax(x, **root.attrs) if zeros else None
 
 
+elements = c.const.where(lambda v: v.shape is not None and not set(v.shape) <= {1})
+_OF_CHAINS = frozenset({"Add", "Cast", "Div", "Mul", "Pow", "Reciprocal", "Sqrt"})
+_CHAIN = 7  # of an RMS normalisation: Mul, Cast, Mul, Reciprocal, Sqrt, Add, ReduceMean
+
+
+def _neutral_elements(root: Binding, x: Var, c: Var) -> Any:
+    """Returns x if all elements of `c` are neutral and leave the shape of x."""
+    array, value = c.const, int(root.op in ("Mul", "Div"))
+    if array is None or array.dtype.kind not in "iuf" or not (array == value).all():
+        return None
+    negative = root.op == "Add" and array.dtype.kind == "f"
+    if array.dtype.kind == "f" and value == 0 and not (np.signbit(array) == negative).all():
+        return None
+    if not same_shape(x.shape, root.out.shape):
+        return decline("the constant may broadcast the other operand")
+    if _normalized(x, _CHAIN):
+        return decline("onnxruntime needs the scale and the shift of a normalisation")
+    return x_if_free(root, x)
+
+
+def _normalized(x: Var, steps: int) -> bool:
+    """Whether elementwise operators alone lead from a ReduceMean to x."""
+    made = x.definition
+    if made is None or not steps:
+        return False
+    if made.is_op("ReduceMean"):
+        return True
+    return made.op in _OF_CHAINS and any(
+        v is not None and _normalized(v, steps - 1) for v in made.inputs
+    )
+
+
+@rewrite(P.any_of("Mul", "Add")(x, elements), shrinks=count())
+def neutral_factors_and_terms(x: Var, c: Var, root: Binding) -> Any:
+    """x [1, 1, ...] = x; x + [0, 0, ...] = x for integers and negative zeros"""
+    return _neutral_elements(root, x, c)
+
+
+@rewrite(P.any_of("Div", "Sub")(x, elements), shrinks=count())
+def neutral_divisors_and_subtrahends(x: Var, c: Var, root: Binding) -> Any:
+    """x / [1, 1, ...] = x; x - [0, 0, ...] = x for positive zeros"""
+    return _neutral_elements(root, x, c)
+
+
 NEUTRAL_ELEMENTS = [
+    neutral_factors_and_terms,
+    neutral_divisors_and_subtrahends,
     times_one,
     over_one,
     minus_zero,

@@ -43,6 +43,43 @@ def test_integers(binding: str, number: float, dtype: str) -> None:
     assert_same_bits(done, x=np.array([np.iinfo(dtype).min, -1, np.iinfo(dtype).max], dtype))
 
 
+@pytest.mark.parametrize(("binding", "number"), GONE[:-1])
+@pytest.mark.parametrize("dtype", ["float", "float16", "double", "int32"])
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 1), (2, 3)])
+def test_vectors(binding: str, number: float, dtype: str, shape: tuple[int, ...]) -> None:
+    text = f"g ({dtype}[2,3] x) => ({dtype}[2,3] o) {{ y = {binding} o = Identity(y) }}"
+    kind = NUMPY.get(dtype, dtype)
+    done = rewritten(text, "remove-noops", {"c": np.full(shape, number).astype(kind)})
+    assert done.ops == ["Identity"]
+    if dtype in NUMPY and dtype != "float16":
+        assert_same_bits(done, x=special(6, dtype=kind, seed=0).reshape(2, 3))
+
+
+NORMALISATIONS = {
+    "a mean and a variance": """m = ReduceMean(x, k) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, k)
+      w = Add(v, e) s = Sqrt(w) n = Div(d, s)""",
+    "a root of a mean": "q = Mul(x, x) v = ReduceMean(q, k) w = Add(v, e) s = Sqrt(w) r = Reciprocal(s) n = Mul(x, r)",
+}
+
+
+@pytest.mark.parametrize("name", NORMALISATIONS)
+def test_the_scale_of_a_normalisation_stays(name: str) -> None:
+    """onnxruntime looks for it, and so do the rules that raise the chain to one operator."""
+    constants = {"k": np.array([-1]), "e": np.float32(1e-5), "c": np.ones(3, np.float32)}
+    text = (
+        f"g (float[2,3] x) => (float[2,3] o) {{ {NORMALISATIONS[name]} y = Mul(n, c) o = Relu(y) }}"
+    )
+    assert rewritten(text, "remove-noops", constants).ops[-2:] == ["Mul", "Relu"]
+    plain = text.replace("Mul(n, c)", "Mul(t, c)").replace("y =", "t = Tanh(n) y =")
+    assert rewritten(plain, "remove-noops", constants).ops[-2:] == ["Tanh", "Relu"]
+
+
+def test_vectors_that_may_be_trained_stay() -> None:
+    text = "g (float[3] x) => (float[3] o) { y = Mul(x, c) o = Relu(y) }"
+    ones = {"c": np.ones(3, np.float32)}
+    assert rewritten(text, "remove-noops{floats=false}", ones).ops == ["Mul", "Relu"]
+
+
 STAYS = [
     ("float[3]", "Add(x, c)", np.float32(0)),  # -0.0 + 0.0 is 0.0
     ("float[3]", "Sub(x, c)", np.float32(-0.0)),  # -0.0 - -0.0 is 0.0
@@ -51,7 +88,14 @@ STAYS = [
     ("float[3]", "Pow(c, x)", np.float32(1)),
     ("float[3]", "Mul(x, c)", np.float32(2)),
     ("float[3]", "Mul(x, c)", np.float32(np.nan)),
-    ("float[3]", "Mul(x, c)", np.ones(3, np.float32)),  # may be a normalisation's scale
+    ("float[3]", "Mul(x, c)", np.float32([1, 1, 2])),
+    ("float[3]", "Add(x, c)", np.float32([-0.0, -0.0, 0])),
+    ("float[3]", "Sub(x, c)", np.float32([0, -0.0, 0])),
+    ("float[3]", "Div(c, x)", np.ones(3, np.float32)),
+    ("float[1]", "Mul(x, c)", np.ones(3, np.float32)),  # more elements
+    ("float[N]", "Mul(x, c)", np.ones(3, np.float32)),  # N may be 1
+    ("float[3]", "Mul(x, c)", np.ones((1, 3), np.float32)),
+    ("float[]", "Mul(x, c)", np.ones(3, np.float32)),
     ("float[3]", "Mul(x, c)", np.ones((1, 1), np.float32)),  # one axis more
     ("float[]", "Mul(x, c)", np.ones(1, np.float32)),
     ("float", "Mul(x, c)", np.ones(1, np.float32)),
