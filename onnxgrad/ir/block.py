@@ -165,6 +165,16 @@ class BindingBlock:
             self.inputs.append(var)
         self.touch()
 
+    def let_override(self, var: Var) -> None:
+        """Makes an initializer a graph input as well, whose default it is."""
+        if var.is_input:
+            return
+        self.note_frame()
+        self._note_constant(var)
+        var.is_input = True
+        self.inputs.append(var)
+        self.touch()
+
     def add_initializer(self, tensor: TensorProto) -> Var:
         """Adds a constant named as the tensor. Returns its value."""
         var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))

@@ -255,10 +255,8 @@ def with_inputs(program: Program, weights: Sequence[str]) -> Program:
     hide_weight_inputs(made)
     held = [made.main.initializers.get(name) for name in _weights(made, weights)]
     for v in held:
-        if v is not None and not v.is_input:
-            v.is_input = True
-            made.main.inputs.append(v)
-            made.main.touch()
+        if v is not None:
+            made.main.let_override(v)
     return program if all(v is None for v in held) else load_own(made)
 
 

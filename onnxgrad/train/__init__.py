@@ -16,7 +16,9 @@ from onnxgrad.train.adapters import (
     read_adapters,
     read_peft,
     save_adapters,
+    save_onnxruntime,
     save_peft,
+    with_adapter_inputs,
 )
 from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, JsonLines
 from onnxgrad.train.data import Arrays, Data
@@ -70,11 +72,13 @@ __all__ = [
     "read_peft",
     "read_step",
     "save_adapters",
+    "save_onnxruntime",
     "save_peft",
     "save_step",
     "schedules",
     "seal_step",
     "training_step",
+    "with_adapter_inputs",
 ]
 __all__ += losses.__all__
 __all__ += optimizers.__all__

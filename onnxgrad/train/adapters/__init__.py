@@ -3,6 +3,7 @@
 from onnxgrad.train.adapters.adapters import Adapters, adapters_of, read_adapters, save_adapters
 from onnxgrad.train.adapters.lora import load_adapters, lora
 from onnxgrad.train.adapters.merge import merge
+from onnxgrad.train.adapters.onnxruntime_format import save_onnxruntime, with_adapter_inputs
 from onnxgrad.train.adapters.peft import read_peft, save_peft
 
 __all__ = [
@@ -14,5 +15,7 @@ __all__ = [
     "read_adapters",
     "read_peft",
     "save_adapters",
+    "save_onnxruntime",
     "save_peft",
+    "with_adapter_inputs",
 ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -31,6 +32,9 @@ _PREFIX = "base_model.model."
 _MOST = 1e9  # the limit of a rank or an alpha
 # a base weight that PEFT stores too, as it does for embeddings and heads
 _BASE = (".base_layer.weight", ".weight")
+# what exporters and quantisers put behind a module in the name of its matrix: onnxruntime-genai
+# `.MatMul`, onnxruntime's quantiser `_Q4`
+_STORED = re.compile(r"(\.MatMul)?\.q?weight(_Q\d\w*|_quantized)?$")
 # suffixes of the names of a module's matrices: of a layer, of an embedding
 _SUFFIXES = {
     ".lora_A.weight": LORA_A,
@@ -52,14 +56,16 @@ def save_peft(
     values: Mapping[str, Array] | None = None,
     *,
     prefix: str | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> None:
     """Writes the adapters of a model, with these values if given, in a form that PEFT reads.
 
     prefix: the beginning of the model's module names that PEFT's model lacks, such as the name of
     a module that was only there for the export. None: adapters that `read_peft` read keep the names
-    that they had there, others have the model's. Raises InputError as `adapters_of` does, for a
-    weight whose module is unknown or has another beginning, for a table that the model also
-    multiplies with, and if the folder cannot be written.
+    that they had there, others have the model's. rename: parts of the model's module names as
+    PEFT's model has them, such as {".attn.": ".self_attn."} for a file of onnxruntime-genai. Raises
+    InputError as `adapters_of` does, for a weight whose module is unknown or has another beginning,
+    for a table that the model also multiplies with, and if the folder cannot be written.
     """
     found, folder = adapters_of(model, values), Path(folder)
     known = {site.name: site for site in sites(load(model))}
@@ -67,7 +73,7 @@ def save_peft(
     modules = []
     for weight in found.weights:
         site, (a, b) = _checked(known[weight]), found.factors(weight)
-        modules.append(_written(found, site, prefix))
+        modules.append(_written(found, site, prefix, rename or {}))
         ones = (1,) * ((site.weight.rank or 2) - 2 if site.uses[0].kind == "conv" else 0)
         table = "_embedding" if site.is_table else ""
         for letter, factor in (("A", a.T), ("B", b.T)):
@@ -81,9 +87,9 @@ def save_peft(
     save_together(folder, {_MODEL: safetensors_file.pieces(written), _CONFIG: data})
 
 
-def _written(adapters: Adapters, site: Site, prefix: str | None) -> str:
+def _written(adapters: Adapters, site: Site, prefix: str | None, rename: Mapping[str, str]) -> str:
     """Returns the name of a site's module in a file. Raises InputError."""
-    module = _module(site)
+    module = _module(site, rename)
     if prefix is None and site.name in adapters.modules:
         return adapters.modules[site.name]
     if not module:
@@ -95,29 +101,36 @@ def _written(adapters: Adapters, site: Site, prefix: str | None) -> str:
     return module.removeprefix(prefix or "")
 
 
-def _module(site: Site) -> str:
-    """Returns the PyTorch module of the weight; empty if it is unknown.
+def _module(site: Site, rename: Mapping[str, str]) -> str:
+    """Returns the PyTorch module of the weight, with some parts renamed; empty if it is unknown.
 
     An exporter names a tied weight after one of its modules, and a node after the module that runs
     it. The weight's name counts if it lies in the node's module, else the node's module does.
     """
-    by_name = site.name.removesuffix(".weight") if site.name.endswith(".weight") else ""
-    if by_name and f"{by_name}.".startswith(f"{site.module}." if site.module else ""):
-        return by_name
-    return site.module
+    by_name, stored = _STORED.subn("", site.name)
+    if not (stored and f"{by_name}.".startswith(f"{site.module}." if site.module else "")):
+        by_name = site.module
+    for part, other in rename.items():
+        by_name = by_name.replace(part, other)
+    return by_name
 
 
 @known_keywords
 def read_peft(
-    folder: str | PathLike[str], model: ModelLike, *, prefix: str | None = None
+    folder: str | PathLike[str],
+    model: ModelLike,
+    *,
+    prefix: str | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> Adapters:
     """Returns the adapters of a PEFT folder, for `load_adapters` and `merge` of this model.
 
     A module M is the weight `M.weight`, or the weight that the exporter recorded for M. prefix: the
-    beginning of the model's module names that PEFT's model lacks; None: any. Raises InputError for
-    a folder without adapters, a module that does not have exactly one matrix, a base weight that is
-    not the model's, a configuration that computes something else (DoRA, biases, ranks per module),
-    and a table that the model also multiplies with, of which PEFT adapts only one use.
+    beginning of the model's module names that PEFT's model lacks; None: any. rename: as for
+    `save_peft`. Raises InputError for a folder without adapters, a module that does not have
+    exactly one matrix, a base weight that is not the model's, a configuration that computes
+    something else (DoRA, biases, ranks per module), and a table that the model also multiplies
+    with, of which PEFT adapts only one use.
     """
     folder = Path(folder)
     config = _config(folder / _CONFIG)
@@ -131,7 +144,7 @@ def read_peft(
         if suffix is None or not name.startswith(_PREFIX):
             raise InputError(f"{folder}: '{name}' is not a matrix of an adapter that is known here")
         module = name.removesuffix(suffix).removeprefix(_PREFIX)
-        site = _the_site(module, known, prefix)
+        site = _the_site(module, known, prefix, rename or {})
         if any(n != 1 for n in array.shape[2:]) or array.ndim < 2:
             raise InputError(f"{folder}: '{name}' is {list(array.shape)}, no matrix")
         if suffix in _BASE:
@@ -183,7 +196,9 @@ def _differs(key: str, value: Any) -> bool:
     return key in _OTHER or (key.startswith("use_") and key != "use_rslora")
 
 
-def _the_site(module: str, known: Sequence[Site], prefix: str | None) -> Site:
+def _the_site(
+    module: str, known: Sequence[Site], prefix: str | None, rename: Mapping[str, str]
+) -> Site:
     """Returns the matrix of a module. Raises InputError."""
 
     def meant(name: str) -> bool:
@@ -191,16 +206,14 @@ def _the_site(module: str, known: Sequence[Site], prefix: str | None) -> Site:
             return name == prefix + module
         return name == module or name.endswith(f".{module}")
 
-    found = [s for s in known if meant(_module(s))]
+    found = [s for s in known if meant(_module(s, rename))]
     # a weight with several readers belongs to several modules
-    found = found or [
-        s for s in known if any(map(meant, (*s.labels, s.name.removesuffix(".weight"))))
-    ]
+    found = found or [s for s in known if any(map(meant, (*s.labels, _STORED.sub("", s.name))))]
     if len(found) != 1:
-        listed = what_there_is(_module(s) or s.name for s in found or known)
+        listed = what_there_is(_module(s, rename) or s.name for s in found or known)
         raise InputError(
             f"module '{module}' matches {len(found)} matrices of the model that can have adapters, "
-            f"not one{listed}; pass the beginning of their names as prefix="
+            f"not one{listed}; pass the beginning of their names as prefix=, other parts as rename="
         )
     return _checked(found[0])
 

@@ -27,6 +27,7 @@ from onnxgrad.train.adapters import (
 )
 from onnxgrad.verify.running.session import run
 from tests.helpers import DATA_DIR, ROOT, stored_arrays
+from tests.language_models import WEIGHTS, LanguageModel, Weights
 from tests.train.adapters.common import form, moved, with_weights
 
 FOLDER = DATA_DIR / "peft"
@@ -291,3 +292,37 @@ def test_a_table_that_is_a_factor_too(tmp_path: Path) -> None:
     safetensors_file.write(tmp_path / "adapter_model.safetensors", values)
     with pytest.raises(InputError, match="is a table and a factor of products"):
         read_peft(tmp_path, model)
+
+
+# ---- quantised weights, as onnxruntime-genai names them ------------------------------------------
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_modules_of_quantised_weights(weights: Weights, tmp_path: Path) -> None:
+    model = LanguageModel("llama", weights).build()
+    tuned = moved(lora(model, "*attn*", rank=2))
+    save_peft(tuned, tmp_path, rename={".attn.": ".self_attn."})
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["target_modules"][0] == "model.layers.0.self_attn.q_proj"
+    found = read_peft(tmp_path, model, rename={".attn.": ".self_attn."})
+    held = adapters_of(tuned).values
+    assert found.values.keys() == held.keys()
+    assert all(np.array_equal(found.values[name], value) for name, value in held.items())
+    with pytest.raises(
+        InputError, match=r"'model.layers.0.self_attn.._proj' matches 0 matr.*rename="
+    ):
+        read_peft(tmp_path, model)
+
+
+@pytest.mark.parametrize(
+    "suffix", ["qweight", "MatMul.qweight", "MatMul.weight_Q4", "weight_Q8G32"]
+)
+def test_names_that_quantisers_give(suffix: str, tmp_path: Path) -> None:
+    model = LanguageModel("llama", "packed", layers=1).build()
+    for named in (*model.graph.initializer, *model.graph.node):
+        named.name = named.name.replace("o_proj.qweight", f"o_proj.{suffix}")
+        for i, name in enumerate(getattr(named, "input", ())):
+            named.input[i] = name.replace("o_proj.qweight", f"o_proj.{suffix}")
+    save_peft(lora(model, "*o_proj*", rank=2), tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["target_modules"] == ["model.layers.0.attn.o_proj"]
