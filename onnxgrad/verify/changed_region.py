@@ -25,7 +25,7 @@ from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.protobufs import every_node, graphs_of
 
 # operands with instructions: different values may mean the same
-_INSTRUCTIONS = frozenset({("Reshape", 1)})
+_INSTRUCTIONS = frozenset({("Reshape", 1), ("Shape", 0)})
 
 TypeOf = Callable[[str], "TypeProto | None"]
 # whether the node with this first output is the same node before and after

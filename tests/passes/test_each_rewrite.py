@@ -104,6 +104,14 @@ def test_a_law_may_lean_on_what_computes_its_operands() -> None:
     assert done.each is not None and (done.each.alone, done.each.in_context) == (0, 1)
 
 
+def test_a_shape_of_another_value_says_nothing_of_its_numbers() -> None:
+    model = parse("""g (float[N,3] x) => (float[M] y, float[N,3] z) {
+      r = Relu (x)  z = Exp (r)  s = Shape (r)  c = Cast <to = 1> (s)  y = Neg (c) }""")
+    done = each(model, *Pipeline.of(passes="simplify-sizes").passes)
+    assert [b.inputs[0].name for b in done.program.main.bindings if b.op == "Shape"] == ["x"]
+    assert done.each is not None and done.each.alone == 1
+
+
 def test_every_firing_is_counted() -> None:
     text = """g (float[N,4] x) => (float[N,4] y, float[N,4] z) {
       i = Identity(x) p = MatMul(i, w1) q = MatMul(x, w1) c = Add(p, q) d = MatMul(x, w2) y = Tanh(c) z = Neg(d)
