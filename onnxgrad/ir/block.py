@@ -48,6 +48,8 @@ class BindingBlock:
         self.bindings: dict[Binding, None] = {}
         # declarations to write for values that came from elsewhere; None: write no declaration
         self.declared: dict[Var, ValueInfoProto | None] = {}
+        # a glob of keys of metadata (and doc_string) of graph and declarations that is not written
+        self.stripped = ""
         self.changed = False
         self.index: object = None  # `operator_index` keeps its index here
         self._file_types: tuple[dict[str, Type], dict[str, Type]] | None = None

@@ -8,11 +8,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import Message
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
@@ -76,6 +77,35 @@ def every_graph(graph: GraphProto) -> Iterator[GraphProto]:
     for node in graph.node:
         for inner in graphs_of(node):
             yield from every_graph(inner)
+
+
+def described(body: GraphProto | FunctionProto) -> Iterator[Any]:
+    """A graph or function, and its declarations and initializers: all that have a doc string and
+    metadata, but the nodes.
+    """
+    yield body
+    yield from body.value_info
+    if isinstance(body, GraphProto):
+        for values in (body.input, body.output, body.initializer):
+            yield from values
+
+
+def described_by(message: Any, keys: str) -> list[str]:
+    """The keys of the metadata of a message that match a glob, with "doc_string" for a doc
+    string.
+    """
+    found = ["doc_string"] if message.doc_string else []
+    found += [entry.key for entry in message.metadata_props]
+    return [key for key in found if fnmatchcase(key, keys)]
+
+
+def strip(message: Any, keys: str) -> None:
+    """Removes what `described_by` returns from a message."""
+    gone = described_by(message, keys)
+    if "doc_string" in gone:
+        message.ClearField("doc_string")
+    if gone:
+        keep(message.metadata_props, lambda entry: entry.key not in gone)
 
 
 def keep(entries: Any, wanted: Callable[[Any], bool]) -> None:

@@ -133,8 +133,9 @@ class OptimizeOptions(Proof):
     )
     strip_metadata: str | None = option(
         None,
-        "remove the metadata of nodes from the output model, such as stack traces: a glob of keys, "
-        "'doc_string' among them (default of the flag: all; place it after the model)",
+        "remove the metadata and doc strings of nodes, graphs and values from the output model, "
+        "such as stack traces: a glob of keys, 'doc_string' among them (default of the flag: all; "
+        "place it after the model)",
         metavar="PATTERN",
         implied="*",
     )
@@ -384,8 +385,9 @@ class MetadataOptions(Limits, Header):
     unset: Names = option((), "remove an entry", metavar="KEY")
     strip: str | None = option(
         None,
-        "remove the metadata of nodes, such as stack traces: a glob of keys, 'doc_string' among "
-        "them (default of the flag: all; place it after the model)",
+        "remove the metadata and doc strings of nodes, graphs and values, such as stack traces: a "
+        "glob of keys, 'doc_string' among them (default of the flag: all; place it after the "
+        "model)",
         metavar="PATTERN",
         implied="*",
     )

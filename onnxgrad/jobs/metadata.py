@@ -9,7 +9,7 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
 from onnxgrad.ir.program import HEADER, Program
-from onnxgrad.ir.protobufs import model_nodes
+from onnxgrad.ir.protobufs import described, every_graph, model_nodes
 from onnxgrad.ir.save import to_proto
 from onnxgrad.name_lists import names_among
 from onnxgrad.passes.strip_metadata import StripMetadata
@@ -26,7 +26,7 @@ def change(
     strip: str | None = None,
 ) -> tuple[str, ...]:
     """Sets and removes entries of a Program. `strip`: a glob of the keys that are removed from
-    nodes. Returns notes.
+    nodes, graphs, values and weights. Returns notes.
     """
     before, trace = to_proto(program), Trace()
     if strip is not None:
@@ -44,7 +44,7 @@ def change(
             )
         program.metadata[key] = text
     _set_header(program, header)
-    _check_rest(before, to_proto(program), with_nodes=strip is not None)
+    _check_rest(before, to_proto(program), stripped=strip is not None)
     return tuple(trace.notes)
 
 
@@ -59,7 +59,7 @@ def _set_header(program: Program, header: Mapping[str, str | int]) -> None:
         program.header[name] = value
 
 
-def _check_rest(before: ModelProto, after: ModelProto, *, with_nodes: bool) -> None:
+def _check_rest(before: ModelProto, after: ModelProto, *, stripped: bool) -> None:
     """Raises InternalError if anything else differs. If a domain is imported twice, the last
     version counts and is written.
     """
@@ -69,8 +69,10 @@ def _check_rest(before: ModelProto, after: ModelProto, *, with_nodes: bool) -> N
             entry.version = known[domains.canonical(entry.domain)]
         for name in ("metadata_props", *HEADER):
             model.ClearField(name)
-        for node in model_nodes(model) if with_nodes else ():
-            node.ClearField("metadata_props")
-            node.ClearField("doc_string")
+        if stripped:
+            bodies = (*every_graph(model.graph), *model.functions)
+            for part in (*model_nodes(model), *(p for body in bodies for p in described(body))):
+                part.ClearField("metadata_props")
+                part.ClearField("doc_string")
     if before != after:
         raise InternalError("more of the model changed than its metadata")

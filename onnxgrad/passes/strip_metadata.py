@@ -1,13 +1,16 @@
-"""Removes the metadata and doc strings of nodes, where exporters write stack traces."""
+"""Removes the metadata and doc strings of nodes, graphs, values and weights, where exporters write
+stack traces.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import described, described_by
 from onnxgrad.passes.base import Pass, register, roots
 from onnxgrad.rewrite.trace import Trace
 from onnxgrad.wording import counted
@@ -16,10 +19,10 @@ from onnxgrad.wording import counted
 @register
 @dataclass(frozen=True)
 class StripMetadata(Pass):
-    """f(x) = f(x) without metadata: entries of nodes are removed, such as stack traces and module
-    paths. The metadata of the model stays.
+    """f(x) = f(x) without metadata: entries of nodes, graphs, functions, declared values and
+    weights are removed, such as stack traces and module paths. The metadata of the model stays.
 
-    `keys`: the entries to remove, as a glob of their keys; "doc_string" is a node's doc string.
+    `keys`: the entries to remove, as a glob of their keys; "doc_string" is a doc string.
     """
 
     name: ClassVar[str] = "strip-metadata"
@@ -27,7 +30,7 @@ class StripMetadata(Pass):
 
     def run(self, program: Program, trace: Trace) -> None:
         """Removes the entries in all graphs and functions; one rewrite for each block."""
-        nodes = size = 0
+        nodes = others = size = 0
         for block in (block for root in roots(program) for block in blocks_in(root)):
             if trace.stopped:
                 break
@@ -41,9 +44,26 @@ class StripMetadata(Pass):
                     b.set_metadata(kept, documented=not stripped)
                     size += before - b.node.ByteSize()
                     found += 1
+            nodes += found
+            parts = [] if block.stripped == self.keys else [*described(block.proto)]
+            parts = [part for part in parts if described_by(part, self.keys)]
+            if parts:
+                block.stripped = self.keys
+                size += sum(_text_of(part, self.keys) for part in parts)
+                others += len(parts)
+            found += len(parts)
             if found:
                 block.touch()
                 trace.fired("strip_metadata", f"{found} in {block.name}", count=found)
-            nodes += found
-        if nodes:
-            trace.notes[f"metadata of {counted(nodes, 'node')} removed: {size:,} bytes"] = None
+        if nodes or others:
+            of = [counted(nodes, "node")] if nodes else []
+            of += [counted(others, "other part")] if others else []
+            trace.notes[f"metadata of {' and '.join(of)} removed: {size:,} bytes"] = None
+
+
+def _text_of(message: Any, keys: str) -> int:
+    """Returns the bytes of the texts that `strip` removes."""
+    gone = described_by(message, keys)
+    texts = [message.doc_string] if "doc_string" in gone else []
+    texts += [part for e in message.metadata_props if e.key in gone for part in (e.key, e.value)]
+    return sum(len(text.encode()) for text in texts)

@@ -13,7 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_fields, keep
+from onnxgrad.ir.protobufs import copy_fields, described, keep, strip
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var, names_of
 
@@ -118,6 +118,12 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
         if sparse.values.name != v.name:
             sparse.values.name = v.name
     _write_value_info(block, source, declared, graph)
+    _strip(block, graph)
+
+
+def _strip(block: BindingBlock, body: GraphProto | FunctionProto) -> None:
+    for message in described(body) if block.stripped else ():
+        strip(message, block.stripped)
 
 
 def _write_function(block: BindingBlock, function: FunctionProto) -> None:
@@ -133,6 +139,7 @@ def _write_function(block: BindingBlock, function: FunctionProto) -> None:
     function.output.extend(v.name for v in block.outputs)
     for b in block.bindings:
         _write_binding(b, function.node)
+    _strip(block, function)
 
 
 def _write_binding(b: Binding, nodes: Any) -> None:

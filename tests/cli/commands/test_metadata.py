@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -12,7 +13,7 @@ from onnx import ModelProto, numpy_helper
 
 import onnxgrad
 from onnxgrad import InputError
-from onnxgrad.ir.protobufs import model_nodes
+from onnxgrad.ir.protobufs import every_graph, model_nodes
 from tests.cli.conftest import Result
 from tests.helpers import parse
 
@@ -124,7 +125,7 @@ def traced(tmp_path: Path) -> Path:
     """A model whose nodes, in a branch and a function too, carry stack traces."""
     model = parse(
         """<ir_version: 10, opset_import: ["" : 20, "l" : 1], metadata_props: ["kept": "1"]>
-        g (float[2] x, bool c) => (float[2] y) { z = l.F(x) y = If(c) <
+        g (float[2] x, bool c) => (float[2] y) <float[2] w = {1, 2}, float[2] r> { r = Mul (x, w) z = l.F(r) y = If(c) <
             then_branch = t () => (float[2] u) { u = Neg(z) },
             else_branch = e () => (float[2] v) { v = Abs(z) }> }
         <domain: "l", opset_import: ["" : 20]> F (a) => (b) { b = Exp(a) }"""
@@ -133,30 +134,45 @@ def traced(tmp_path: Path) -> Path:
         node.metadata_props.add(key="trace", value=f"/home/me/{node.op_type}.py")
         node.metadata_props.add(key="module.name", value=node.op_type)
         node.doc_string = f"/home/me/{node.op_type}.py(3): forward"
+    for part in parts(model):
+        part.metadata_props.add(key="trace", value="/home/me/export.py")
+        part.doc_string = "made by /home/me/export.py"
     onnx.save(model, tmp_path / "traced.onnx")
     return tmp_path / "traced.onnx"
 
 
+def parts(model: onnx.ModelProto) -> list[Any]:
+    """Graphs, functions, declared values and weights."""
+    bodies = [*every_graph(model.graph), *model.functions]
+    kinds = ("input", "output", "value_info", "initializer")
+    inside = [v for g in every_graph(model.graph) for kind in kinds for v in getattr(g, kind)]
+    return [*bodies, *inside, *(v for f in model.functions for v in f.value_info)]
+
+
 def keys(path: Path) -> set[str]:
-    nodes = list(model_nodes(onnx.load(path)))
-    documented = {"doc_string" for node in nodes if node.doc_string}
-    return {e.key for node in nodes for e in node.metadata_props} | documented
+    model = onnx.load(path)
+    described = [*model_nodes(model), *parts(model)]
+    documented = {"doc_string" for part in described if part.doc_string}
+    return {e.key for part in described for e in part.metadata_props} | documented
 
 
 def test_strip_removes_the_metadata_of_nodes_and_nothing_else(run: Run, traced: Path) -> None:
     out = traced.with_name("out.onnx")
     done = run("metadata", traced, "-o", out, "--strip", "tr*")
     assert done.code == 0, done.err
-    assert "metadata of 5 nodes removed" in done.out
+    assert "metadata of 6 nodes and 11 other parts removed" in done.out
     assert keys(out) == {"module.name", "doc_string"}
     done = run("metadata", traced, "-o", out, "--strip", "doc_string")
-    assert keys(out) == {"module.name", "trace"} and "metadata of 5 nodes removed" in done.out
+    assert (
+        keys(out) == {"module.name", "trace"}
+        and "metadata of 6 nodes and 11 other parts removed" in done.out
+    )
     done = run("metadata", traced, "-o", out, "--strip")
     assert (done.code, keys(out)) == (0, set())
     expected = onnx.load(traced)
-    for node in model_nodes(expected):
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
+    for part in (*model_nodes(expected), *parts(expected)):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
     assert onnx.load(out) == expected
 
 
