@@ -16,7 +16,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import load, program_of, read_proto
+from onnxgrad.ir.load import program_of, read, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import Content, save_together, to_proto
@@ -204,12 +204,12 @@ def opened_step(folder: str | PathLike[str]) -> Iterator[TrainingStep]:
 def _opened(folder: Path, known: Manifest | None = None) -> Iterator[TrainingStep]:
     """Opens the parts of a step, and checks that they belong together."""
     manifest = known or _manifest(folder)
-    update = None if manifest.update is None else load(folder / manifest.update)
-    train, evaluation = load(folder / manifest.train), load(folder / manifest.eval)
+    update = None if manifest.update is None else read(folder / manifest.update)
+    train, evaluation = read(folder / manifest.train), read(folder / manifest.eval)
     step = TrainingStep(train, evaluation, {}, manifest, update)
     check_fits(step, str(folder / MANIFEST))
     if manifest.predict is not None:
-        _check_prediction(read_proto(folder / manifest.predict), manifest, str(folder / MANIFEST))
+        _check_prediction(_outline(folder / manifest.predict), manifest, str(folder / MANIFEST))
     zeros = {fed.name: (dtype_of(fed), sizes_of(fed)) for fed in manifest.inputs if fed.zeros}
     with safetensors_file.opened(folder / manifest.state, zeros) as values:
         model = values.metadata.get("model", "")

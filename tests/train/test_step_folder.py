@@ -52,6 +52,33 @@ def test_it_comes_back(tmp_path: Path) -> None:
         onnx.checker.check_model(tmp_path / "new" / "folder" / name, full_check=True)
 
 
+def test_large_frozen_weights_stay_in_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onnxgrad.ir.load.LARGE_FILE", 1 << 18)
+    monkeypatch.setattr("onnxgrad.train.step_folder.LARGE_FILE", 1 << 18)
+    model = parse(
+        "g (float[N,4] x) => (float[N,3] logits) { h = MatMul (x, frozen) logits = MatMul (h, w) }"
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("frozen", (4, 1 << 15)), ("w", (1 << 15, 3))):
+        value = rng.standard_normal(shape).astype(np.float32) / 100
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    task = training_step(model, CrossEntropy("logits"), SGD(0.1), ["w"])
+    save_step(task, tmp_path / "step")
+    again = read_step(tmp_path / "step")
+    for program in (again.train, again.evaluation):
+        frozen = program.main.initializers["frozen"].initializer
+        assert frozen is not None and not frozen.raw_data
+    batch = {"x": rng.standard_normal((5, 4)).astype(np.float32), "labels": np.arange(5) % 3}
+    inside, outside = Trainer(task, threads=1), Trainer(tmp_path / "step", threads=1)
+    losses = [(inside.step(batch), outside.step(batch)) for _ in range(3)]
+    assert losses == [(a, a) for a, _ in losses] and len(set(losses)) == 3
+    before = {f.name: f.read_bytes() for f in (tmp_path / "step").iterdir()}
+    save_step(again, tmp_path / "other")
+    assert {f.name: f.read_bytes() for f in (tmp_path / "other").iterdir()} == before
+
+
 def test_the_manifest_says_what_feeds_what(tmp_path: Path) -> None:
     save_step(step(), tmp_path)
     said = json.loads((tmp_path / "manifest.json").read_text())
