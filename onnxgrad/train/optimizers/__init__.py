@@ -1,13 +1,14 @@
-"""Optimisers; `OPTIMIZERS` has those of `formulas` by their names in text and in files."""
+"""Optimisers; `OPTIMIZERS` has those of `formulas` and `matrices` by their names in text and in
+files.
+"""
 
 from onnxgrad.named_options import declared
-from onnxgrad.train.optimizers import formulas
+from onnxgrad.train.optimizers import formulas, matrices
 from onnxgrad.train.optimizers.base import Custom as Custom  # train.Custom is a loss
 from onnxgrad.train.optimizers.base import Moment, Optimizer
 from onnxgrad.train.optimizers.formulas import (
     SGD,
     Adadelta,
-    Adafactor,
     Adagrad,
     Adam,
     AdamW,
@@ -16,9 +17,12 @@ from onnxgrad.train.optimizers.formulas import (
     RAdam,
     RMSprop,
 )
+from onnxgrad.train.optimizers.matrices import Adafactor
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
-    cls.__name__.lower(): cls for cls in declared(formulas, Optimizer)
+    cls.__name__.lower(): cls
+    for module in (formulas, matrices)
+    for cls in declared(module, Optimizer)
 }
 
 __all__ = [

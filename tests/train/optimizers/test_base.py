@@ -28,8 +28,10 @@ from onnxgrad.train.optimizers import (
     NAdam,
     RMSprop,
 )
+from tests.train.optimizers import test_formulas, test_matrices
 from tests.train.optimizers.problem import START, by_arrays, by_graph, by_torch, flat
-from tests.train.optimizers.test_formulas import RECORDED
+
+RECORDED = [*test_formulas.RECORDED, *test_matrices.RECORDED]
 
 
 def label(value: Any) -> str:
