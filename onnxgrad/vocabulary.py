@@ -62,7 +62,8 @@ METRICS = (
     "roc_auc", "top_k",
 )  # fmt: skip
 OPTIMIZERS = (
-    "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "rmsprop", "adadelta", "lion", "adafactor",
+    "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "rmsprop", "adadelta", "lion", "muon",
+    "adafactor",
 )  # fmt: skip
 SCHEDULES = (
     "constant", "linear", "polynomial", "cosine", "cosinewarmrestarts", "exponential", "step",

@@ -17,7 +17,7 @@ from onnxgrad.train.optimizers.formulas import (
     RAdam,
     RMSprop,
 )
-from onnxgrad.train.optimizers.matrices import Adafactor
+from onnxgrad.train.optimizers.matrices import Adafactor, Muon
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     cls.__name__.lower(): cls
@@ -27,5 +27,6 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 __all__ = [
     "OPTIMIZERS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Moment",
+    "Muon",
     "NAdam", "Optimizer", "RAdam", "RMSprop",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from onnxgrad.train.optimizers import (
     Custom,
     Lion,
     Moment,
+    Muon,
     NAdam,
     RMSprop,
 )
@@ -116,7 +117,7 @@ def test_defaults() -> (
     None
 ):  # which the next test compares with PyTorch's, and Lion's are the paper's
     rates = {"sgd": 1e-3, "adam": 1e-3, "adamw": 1e-3, "nadam": 2e-3, "radam": 1e-3, "adagrad": 1e-2, "rmsprop": 1e-2,
-             "adadelta": 1.0, "lion": 1e-4, "adafactor": 1e-2}  # fmt: skip
+             "adadelta": 1.0, "lion": 1e-4, "adafactor": 1e-2, "muon": 1e-3}  # fmt: skip
     assert {name: cls().lr for name, cls in OPTIMIZERS.items()} == rates
     assert asdict(Lion()) == {
         "lr": 1e-4,
@@ -124,7 +125,10 @@ def test_defaults() -> (
         "betas": (0.9, 0.99),
         "weight_decay": 0.0,
     }
-    assert [name for name, cls in OPTIMIZERS.items() if not cls.elementwise] == ["adafactor"]
+    assert [name for name, cls in OPTIMIZERS.items() if not cls.elementwise] == [
+        "muon",
+        "adafactor",
+    ]
 
 
 @pytest.mark.torch
@@ -134,6 +138,9 @@ def test_names_and_defaults_are_those_of_pytorch() -> None:
     for cls in set(OPTIMIZERS.values()) - {Lion}:
         theirs = inspect.signature(getattr(torch.optim, cls.__name__)).parameters
         ours = asdict(cls())
+        if cls is Muon:  # it cannot maximise there, and None is "original"
+            assert not ours.pop("maximize") and ours.pop("adjust_lr_fn") == "original"
+            theirs = {k: v for k, v in theirs.items() if k != "adjust_lr_fn"}
         assert ours == {name: theirs[name].default for name in ours}
         rest = set(theirs) - set(ours) - {"params"}
         assert rest <= {
