@@ -301,7 +301,8 @@ class VerifyOptions(Proof):
     )
     save: str | os.PathLike[str] | None = option(
         None,
-        "write the inputs and outputs of A's first run to this .npz for --expect; with --layers, "
+        "run the model and save its outputs: write the inputs and outputs of A's first run to this "
+        ".npz for --expect (with --check float64, those of onnxgrad's evaluator); with --layers, "
         "every paired value; without B, A is compared with itself",
         metavar="OUT.npz",
         file="write",

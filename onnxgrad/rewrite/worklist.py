@@ -30,7 +30,7 @@ from onnxgrad.rewrite.attempt import (
     replacements,
 )
 from onnxgrad.rewrite.match import fits_origins, match_binding, may_match, origins_of
-from onnxgrad.rewrite.pattern import Captured, Pattern
+from onnxgrad.rewrite.pattern import Capture, Captured, Pattern
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Trace
 
@@ -95,10 +95,14 @@ class Rule(Law):
 
 @known_keywords
 def rewrite(
-    pattern: Pattern, *, shrinks: Measure | None = None, needs: tuple[str, int] | None = None
+    pattern: Pattern | Callable[..., Pattern],
+    *,
+    shrinks: Measure | None = None,
+    needs: tuple[str, int] | None = None,
 ) -> Callable[[Callable[..., Any]], Rule]:
     """Makes a rewrite rule of a function. The function receives the captures by name, and the
-    matched binding if it has a parameter `root`.
+    matched binding if it has a parameter `root`. `pattern` may be a function that returns the
+    pattern: its parameters are captures.
 
     The function returns the replacement of the matched value, a tuple that replaces all outputs of
     its binding, or a mapping of values to replacements. It leaves the match alone by returning
@@ -119,6 +123,8 @@ def rewrite(
     >>> [n.op_type for n in found.graph.node]
     ['Abs']
     """
+    if inspect.isfunction(pattern):
+        pattern = pattern(*map(Capture, inspect.signature(pattern).parameters))
     if not isinstance(pattern, Pattern):
         raise InputError(
             f"a rule's pattern is written with P, as in P.Relu(x), not as {type(pattern).__name__}"

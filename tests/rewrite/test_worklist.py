@@ -303,6 +303,23 @@ def test_below_the_opset_that_a_law_needs_it_is_matched_only_to_explain_that(
     )
 
 
+def test_pattern_and_replacement_as_two_functions() -> None:
+    def pattern(b: Any, a: Any) -> Any:
+        return P.Sub(P.Neg(a), b)
+
+    @rewrite(pattern)
+    def negated_sum(a: Any, b: Any) -> Any:
+        return op.Neg(a + b)
+
+    main = block("n = Neg (a)  o = Sub (n, b)")
+    run(main, negated_sum)
+    assert [b.op for b in main.bindings if b.is_live][-2:] == ["Add", "Neg"]
+    added = next(b for b in main.bindings if b.op == "Add")
+    assert [v.name for v in added.inputs if v is not None] == ["a", "b"]
+    with pytest.raises(InputError, match=r"is written with P, as in .*, not as tuple"):
+        rewrite(lambda a: (a, a))
+
+
 def test_a_rule_that_asks_for_what_its_pattern_lacks() -> None:
     """It was a bare TypeError when the rule first matched."""
     x, weight = capture("x weight")
