@@ -18,7 +18,6 @@ from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.kinds import Checks
-from onnxgrad.jobs.kinds import Count
 from onnxgrad.jobs.kinds import InputKind
 from onnxgrad.jobs.kinds import Lints
 from onnxgrad.jobs.kinds import Masks
@@ -40,6 +39,7 @@ from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.jobs.reduce import Check
 from onnxgrad.jobs.reduce import ReducedModel
+from onnxgrad.options import Count
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.user_laws import Law

@@ -81,6 +81,7 @@ def calls(model: ModelProto) -> Iterator[list[str]]:
         ["extract", "{}", *out, "--outputs", middle], ["extract", "{}", *out, "--inputs", middle],
         ["lift", "{}", *out, "--prepare", "once.onnx"],
         ["lift", "{}", *out, "--prepare", "once.onnx", "--weights", w],
+        ["lora", "{}", *out, "--targets", "*", "--rank", "1"],
         ["open-batch", "{}", *out], ["vmap", "{}", *out], ["vmap", "{}", *out, "--map", f"{x},{w}"],
         ["edit", "{}", *out, "--free", w], ["edit", "{}", *out, "--rename", f"{w}=renamed"],
         ["edit", "{}", *out, "--bind", f"{w}=weight.npy"],

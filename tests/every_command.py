@@ -49,6 +49,7 @@ COMMANDS: dict[str, set[str]] = {
     "open-batch b.onnx -o x.onnx": {"x.onnx"},
     "vmap b.onnx -o v.onnx": {"v.onnx"},
     "edit m.onnx --rename h=hidden --bind x=stored.npz -o i.onnx": {"i.onnx"},
+    "lora m.onnx --targets w1 --rank 1 -o a.onnx": {"a.onnx"},
     "lift w.onnx --weights w --prepare k.onnx -o l.onnx": {"k.onnx", "l.onnx"},
     "join b.onnx b.onnx --map y=x --prefix second_ -o j.onnx": {"j.onnx"},
     "metadata m.onnx --set author=me -o d.onnx": {"d.onnx"},

@@ -94,6 +94,7 @@ RUNS: dict[tuple[str, str], tuple[str, list[str]]] = {
             ("edit", "edit m.onnx --drop-output s -o {out}"),
             ("join", "join m.onnx t.onnx --map s=t -o {out}"),
             ("lift", "lift m.onnx --weights w1 --prepare p.onnx -o {out}"),
+            ("lora", "lora m.onnx --targets q1 --rank 1 -o {out}"),
         )
     },
     ("float16", "--keep"): ("float16 m.onnx -o {out}", ["h1", "h2"]),
@@ -110,6 +111,7 @@ RUNS: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("edit", "--drop-output"): ("edit m.onnx -o {out}", ["y1", "y2"]),
     ("join", "--keep-output"): ("join m.onnx t.onnx --map s=t -o {out}", ["y1", "y2"]),
     ("lift", "--weights"): ("lift m.onnx --prepare p.onnx -o {out}", ["w1", "w2"]),
+    ("lora", "--targets"): ("lora m.onnx --rank 1 -o {out}", ["q1", "q2"]),
     ("metadata", "--unset"): ("metadata m.onnx -o {out}", ["k1", "k2"]),
 }  # fmt: skip
 

@@ -180,6 +180,26 @@ COMMANDS: dict[str, Command] = {
         ),
         "training.declarations.FitOptions",
     ),
+    "lora": Command(
+        "add low-rank adapters (LoRA) beside weights, write or merge trained ones; proved",
+        (("lora llm.onnx --targets '*attn*' --rank 8 -o small.onnx",
+          "the model with adapters that change nothing; `fit --wrt '*.lora_*'` trains them"),
+         ("lora tuned.onnx --onnxruntime tuned.onnx_adapter -o base.onnx",
+          "trained ones as a file for onnxruntime, and the model that takes it")),
+        (
+            MODEL, OUTPUT,
+            writes("--save", title="adapters of MODEL", metavar="FILE",
+                help="write the adapters that MODEL has as a safetensors file"),
+            into("--peft", title="adapters of MODEL", metavar="FOLDER",
+                globs=("adapter_config.json", "adapter_model.safetensors"),
+                help="write them as a folder of Hugging Face's PEFT"),
+            writes("--onnxruntime", title="adapters of MODEL", metavar="FILE",
+                help="write them as a file of onnxruntime's AdapterFormat; -o writes the model "
+                "that takes it: their matrices are inputs with a default that changes nothing"),
+            custom_ops("proof"),
+        ),
+        "surgery_declarations.LoraOptions",
+    ),
     "verify": Command(
         "run two models and report whether they compute the same",
         (("verify model.onnx out.onnx", "equal, or the worst difference"),

@@ -19,6 +19,7 @@ from onnxgrad.jobs.kinds import (
     Seed,
     Sizes,
 )
+from onnxgrad.options import Count, Finite
 
 if TYPE_CHECKING:
     pass
@@ -122,6 +123,32 @@ class LiftOptions(Proof):
         "at load (default: none; it depends on constants alone)",
         metavar="NAME",
         positional=True,
+    )
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraOptions(Proof):
+    job: ClassVar[str] = "lora"
+    title: ClassVar[str] = "adapters"
+
+    targets: Names = option(
+        (),
+        "add adapters beside these weights: names and globs of weights, of the nodes that read "
+        "them, or of modules, such as '*attn*'; '!GLOB' excludes names",
+        metavar="NAME|GLOB",
+    )
+    rank: Count = option(8, "columns of A and rows of B (default: 8)", metavar="N")
+    alpha: Finite = option(
+        16.0, "alpha / rank times A B is added to a weight (default: 16)", metavar="X"
+    )
+    initial_seed: Seed = option(0, "seed of the first values of A (default: 0)", metavar="N")
+    merge: bool = option(False, "add the adapters that MODEL has to its weights")
+    rename: Pairs | None = option(
+        None,
+        "with --peft: a part of MODEL's module names, and what PEFT's model has there, such as "
+        ".attn.=.self_attn.",
+        metavar="PART=OTHER",
     )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 

@@ -21,6 +21,7 @@ from onnxgrad.cli.app import parser_for
 from onnxgrad.cli.usage import COMMANDS, module_of
 from tests.cli.conftest import Result
 from tests.helpers import ROOT, parse
+from tests.language_models import language_model
 from tests.rewriting import model_of, weights
 
 Run = Callable[..., Result]
@@ -100,6 +101,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
       w = DequantizeLinear (q, s) ab = MatMul (lora_a, lora_b)
       x2 = MatMul (x, ab) x1 = MatMul (x, w) y = Add (x1, x2) }""")
     onnx.save(adapted, tmp_path / "adapted.onnx")
+    llm = language_model("llama", layers=1)
+    onnx.save(llm, tmp_path / "llm.onnx")
+    onnx.save(onnxgrad.train.lora(llm, "*attn*"), tmp_path / "tuned.onnx")
     step = onnxgrad.training_step(tmp_path / "model.onnx", "loss")
     onnxgrad.train.save_step(step, tmp_path / "step")
     (tmp_path / "crashes.py").write_text(

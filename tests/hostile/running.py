@@ -59,6 +59,7 @@ QUICK: dict[str, tuple[list[str], set[str]]] = {
     "edit": (["edit", "model.onnx", "-o", "out.onnx", "--no-verify", "--rename", "x=other", "--drop-output", "y"], {"out.onnx"}),
     "join": (["join", "model.onnx", "model.onnx", "-o", "out.onnx", "--no-verify", "--prefix", "b."], {"out.onnx"}),
     "lift": (["lift", "model.onnx", "-o", "out.onnx", "--no-verify", "--prepare", "once.onnx", "--weights", "*w*"], {"out.onnx", "once.onnx"}),
+    "lora": (["lora", "model.onnx", "-o", "out.onnx", "--no-verify", "--targets", "*", "--rank", "1"], {"out.onnx"}),
     "reduce": (["reduce", "model.onnx", "-o", "out.onnx", "--check", "false"], {"out.onnx"}),
     "weights": (["inspect", "model.onnx", "--weights", "--json", "found.json"], {"found.json"}),
     "convert-opset": (["convert-opset", "model.onnx", "-o", "out.onnx", "--to", "21", "--no-verify"], {"out.onnx"}),

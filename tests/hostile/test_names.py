@@ -111,6 +111,8 @@ def calls() -> dict[str, list[str]]:
         "join": ["join", FILE, FILE, "--map", f"{name('x')}={name('x')}", "--prefix", name("p"), "--keep-output", name("l"), "-o", "j.onnx", "-v"],
         "no such lift": ["lift", FILE, "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
         "lift": ["lift", "lifted.onnx", "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
+        "lora": ["lora", FILE, "--targets", name("w"), "--rank", "1", "-o", "a.onnx", "-v"],
+        "no such matrix": ["lora", FILE, "--targets", name("z"), "-o", "a.onnx"],
         "reduce": ["reduce", FILE, "-o", "r.onnx", "--check", "false"],
         "bench": ["bench", FILE, "other.onnx", "--rounds", "1", "--seconds", "0.01", *page],
         "place": ["place", FILE, "--device", "cuda=op:Mat*", "-o", "p.onnx"],

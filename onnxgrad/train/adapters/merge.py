@@ -37,7 +37,7 @@ def merge(model: ModelLike, adapters: Given | None = None) -> Any:
     another model, and for quantised weights, which cannot represent the sum.
     """
     if adapters is None:
-        found, base = adapters_of(model), _without(model)
+        found, base = adapters_of(model), without_adapters(model)
         program = base
     else:
         if note_of(proto_of(model)[0]) is not None:
@@ -68,7 +68,7 @@ def _merged(site: Site, adapters: Adapters) -> Array:
     return merged
 
 
-def _without(model: ModelLike) -> Program:
+def without_adapters(model: ModelLike) -> Program:
     """Returns the model without its adapters. Raises InputError if the adapters were changed."""
     program = load_own(model)
     note = note_of(program.proto) or {}

@@ -27,7 +27,7 @@ from onnxgrad.train.adapters.targets import Site, sites
 from onnxgrad.train.export import digest
 from onnxgrad.wording import printable_json, what_there_is
 
-_CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
+FILES = _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _MOST = 1e9  # the limit of a rank or an alpha
 # a base weight that PEFT stores too, as it does for embeddings and heads

@@ -72,6 +72,8 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("remove output", "edit", "nodes and weights that no other output needs"),
         ("merge models", "join", "chain (merge) two models"),
         ("split model", "lift", "split a model"),
+        ("low-rank adapters", "lora", "low-rank adapters"),
+        ("AdapterFormat", "lora", "--onnxruntime"),
         ("clip_norm", "train-step", "largest norm"),
         ("resume", "fit", "checkpoint"),
         ("freeze weights", "training", "wrt"),
