@@ -90,13 +90,17 @@ def described(body: GraphProto | FunctionProto) -> Iterator[Any]:
             yield from values
 
 
+_MARKS = "onnxgrad."  # of checkpoints, outlined functions and others, which commands read
+
+
 def described_by(message: Any, keys: str) -> list[str]:
-    """The keys of the metadata of a message that match a glob, with "doc_string" for a doc
-    string.
+    """The keys of the metadata of a message that match a glob, with "doc_string" for a doc string.
+    Marks of onnxgrad match only a glob that begins as they do.
     """
     found = ["doc_string"] if message.doc_string else []
     found += [entry.key for entry in message.metadata_props]
-    return [key for key in found if fnmatchcase(key, keys)]
+    named = keys.startswith(_MARKS)
+    return [k for k in found if fnmatchcase(k, keys) and (named or not k.startswith(_MARKS))]
 
 
 def strip(message: Any, keys: str) -> None:

@@ -134,8 +134,8 @@ class OptimizeOptions(Proof):
     strip_metadata: str | None = option(
         None,
         "remove the metadata and doc strings of nodes, graphs and values from the output model, "
-        "such as stack traces: a glob of keys, 'doc_string' among them (default of the flag: all; "
-        "place it after the model)",
+        "such as stack traces: a glob of keys, 'doc_string' among them (default of the flag: all "
+        "but the marks of onnxgrad; place it after the model)",
         metavar="PATTERN",
         implied="*",
     )
@@ -387,8 +387,8 @@ class MetadataOptions(Limits, Header):
     strip: str | None = option(
         None,
         "remove the metadata and doc strings of nodes, graphs and values, such as stack traces: a "
-        "glob of keys, 'doc_string' among them (default of the flag: all; place it after the "
-        "model)",
+        "glob of keys, 'doc_string' among them (default of the flag: all but the marks of "
+        "onnxgrad; place it after the model)",
         metavar="PATTERN",
         implied="*",
     )

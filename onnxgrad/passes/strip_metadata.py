@@ -5,7 +5,6 @@ stack traces.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from onnxgrad.ir.operator_index import blocks_in
@@ -22,7 +21,8 @@ class StripMetadata(Pass):
     """f(x) = f(x) without metadata: entries of nodes, graphs, functions, declared values and
     weights are removed, such as stack traces and module paths. The metadata of the model stays.
 
-    `keys`: the entries to remove, as a glob of their keys; "doc_string" is a doc string.
+    `keys`: the entries to remove, as a glob of their keys; "doc_string" is a doc string. Keys that
+    begin with "onnxgrad." stay unless the glob begins so, too: other commands read them.
     """
 
     name: ClassVar[str] = "strip-metadata"
@@ -36,12 +36,11 @@ class StripMetadata(Pass):
                 break
             found = 0
             for b in block.bindings:
-                entries = b.node.metadata_props
-                kept = {e.key: e.value for e in entries if not fnmatchcase(e.key, self.keys)}
-                stripped = bool(b.node.doc_string) and fnmatchcase("doc_string", self.keys)
-                if len(kept) < len(entries) or stripped:
+                gone = described_by(b.node, self.keys)
+                if gone:
+                    kept = {e.key: e.value for e in b.node.metadata_props if e.key not in gone}
                     before = b.node.ByteSize()
-                    b.set_metadata(kept, documented=not stripped)
+                    b.set_metadata(kept, documented="doc_string" not in gone)
                     size += before - b.node.ByteSize()
                     found += 1
             nodes += found

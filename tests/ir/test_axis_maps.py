@@ -53,6 +53,7 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]], list[tuple[int | None, ...] |
     "padded": ("Pad (x, pads)", [(2, 3)], [(0, None)]),
     "triangle": ("Trilu (x)", [(2, 3, 3)], [(0, None, None)]),
     "last of some": ("ArgMax <axis = 0, keepdims = 0> (x)", [(3, 2)], [(None, 0)]),
+    "last of some, by default": ("ArgMax <keepdims = 0> (x)", [(3, 2)], [(None, 0)]),
     "one hot": ("OneHot <axis = 1> (x, four, values)", [(2, 3)], [(0, 2)]),
     "scattered": ("ScatterND (x, place, w)", [(2, 3), (1, 3)], [(0, 1), (None, 1)]),
     "mean and variance": ("MeanVarianceNormalization <axes = [0, 2]> (x)", [(2, 3, 4)], [(None, 1, None)]),

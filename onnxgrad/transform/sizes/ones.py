@@ -44,9 +44,7 @@ def _reduced(d: Binding, axis: int, left: int) -> bool:
     if not d.attr("keepdims", 1):
         return False
     rank = max(d.out.rank or 1, 1)
-    arg = d.op.startswith("Arg")
-    named = [d.attr("axis", 0) % rank] if arg else named_axes(d, rank) or ()
-    return axis in named or always_one(d.inputs[0], axis, left)
+    return axis in (named_axes(d, rank) or ()) or always_one(d.inputs[0], axis, left)
 
 
 def _unsqueezed(d: Binding, axis: int, left: int) -> bool:

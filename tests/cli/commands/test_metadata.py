@@ -176,6 +176,22 @@ def test_strip_removes_the_metadata_of_nodes_and_nothing_else(run: Run, traced: 
     assert onnx.load(out) == expected
 
 
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [("*", True), ("o*", True), ("onnxgrad.*", False), ("onnxgrad.checkpoint.start", False)],
+)
+def test_marks_that_other_commands_read_stay_unless_they_are_named(
+    run: Run, traced: Path, pattern: str, left: bool
+) -> None:
+    model = onnx.load(traced)
+    model.graph.node[0].metadata_props.add(key="onnxgrad.checkpoint.start", value="a")
+    onnx.save(model, traced)
+    out = traced.with_name("out.onnx")
+    assert run("metadata", traced, "-o", out, "--strip", pattern).code == 0
+    assert ("onnxgrad.checkpoint.start" in keys(out)) == left
+    assert ("trace" in keys(out)) == (pattern != "*")
+
+
 def test_optimize_strips_and_says_how_many_bytes(run: Run, traced: Path) -> None:
     out = traced.with_name("out.onnx")
     assert run("optimize", traced, "-o", out).code == 0
