@@ -147,7 +147,13 @@ def _chosen(main: BindingBlock, names: Axes, axis: int, symbol: str) -> dict[Var
     if not found:
         raise InputError("the model has no input to map")
     for v, i in found.items():
-        if v.rank is None or not 0 <= i <= v.rank:
+        if v.rank is None:
+            more = option("--map NAME,...", "inputs=[NAME, ...]")
+            raise InputError(
+                f"input '{v.name}' {v.type or '?'} has no known rank, and a rule needs it: declare "
+                f"the shape in the file, or map other inputs with {more}"
+            )
+        if not 0 <= i <= v.rank:
             raise InputError(f"input '{v.name}' {v.type or '?'} can have no new axis {i}")
     taken = {s for v in main.inputs for d in v.shape or () for s in symbols(d)}
     if symbol in taken or not is_name(symbol):

@@ -358,6 +358,7 @@ def test_the_interface() -> None:
     [
         (MAPPED[0], ["q"], 0, "'q' is not an input"),
         (MAPPED[1], ["x"], 1, "input 'x' f32\\[\\] can have no new axis 1"),
+        ("g (float[] x, float[2] z) => (float[2] y) { s = ReduceSum <keepdims = 0> (x)  y = Add (z, s) }", None, 0, "input 'x' f32.* has no known rank.*declare the shape in the file, or map other inputs"),
         ("g (float[3] x) => (float y) { y = ReduceSum <keepdims = 0> (x) }", ["x"], 1, "output 'y': it has no axis 1"),
         (MAPPED[0].replace("2,3]", "rows,3]").replace("2,4]", "rows,4]"), ["x"], 0, "the size 'rows' exists already"),
         ("g (float[3] x) => (seq(float[3]) y) { r = RandomNormal <shape = [3]> ()  z = Add (x, r)  y = SequenceConstruct (z) }", None, 0, "RandomNormal.*random numbers"),
