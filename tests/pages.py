@@ -5,7 +5,7 @@
 - In a block of shell a line that begins with `$ ` is a command; what follows is what it prints, with `...` for anything,
   and with times and rounding errors as this machine has them. A command prints whatever it likes where nothing follows.
 - `# exit code N` behind a command is how it ends, else 0.
-- Python that imports onnxscript or torch runs where that is installed.
+- Python that imports onnxscript, scipy or torch runs where that is installed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run_command(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def _imports_are_there(block: str) -> bool:
-    asked = re.search(r"^(?:from|import) (onnxscript|torch)\b", block, re.MULTILINE)
+    asked = re.search(r"^(?:from|import) (onnxscript|scipy|torch)\b", block, re.MULTILINE)
     return not asked or importlib.util.find_spec(asked[1]) is not None
 
 

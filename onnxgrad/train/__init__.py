@@ -32,7 +32,7 @@ from onnxgrad.train.optimizers import *  # noqa: F403
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import read_step, save_step, seal_step
 from onnxgrad.train.update.mixed_precision import LossScaling
-from onnxgrad.train.update.moving_average import ExponentialMovingAverage
+from onnxgrad.train.update.moving_average import ExponentialMovingAverage, StochasticWeightAverage
 
 if TYPE_CHECKING:
     from onnxgrad.training import Trainer, training_step
@@ -58,6 +58,7 @@ __all__ = [
     "JsonLines",
     "LossScaling",
     "Manifest",
+    "StochasticWeightAverage",
     "Trainer",
     "TrainingStep",
     "accuracy",

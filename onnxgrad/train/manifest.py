@@ -129,7 +129,7 @@ class Manifest:
     clip_value: Finite | None = None
     clip_norm: Finite | None = None
     gradient_norm: str | None = None
-    average: Finite | None = None
+    average: Finite | Mapping[str, Any] | None = None
     loss_scaling: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None
     over_batch: OverBatch | None = None

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from onnxgrad.train.optimizers.base import Optimizer
     from onnxgrad.train.schedules import Schedule
     from onnxgrad.train.update.mixed_precision import LossScaling
-    from onnxgrad.train.update.moving_average import ExponentialMovingAverage
+    from onnxgrad.train.update.moving_average import WeightAverage
     from onnxgrad.train.update.options import Groups
 
 # ---- kinds of values ----------------------------------------------------------------------------
@@ -68,9 +68,7 @@ Keep: TypeAlias = 'Literal["best"] | Several'
 OptimizerLike: TypeAlias = "Annotated[Optimizer, Instance('Optimizer')] | str"
 ScheduleLike: TypeAlias = "Annotated[Schedule, Instance('Schedule')] | str"
 GroupsLike: TypeAlias = "Annotated[Groups, ByGlob()]"
-AverageLike: TypeAlias = (
-    "float | Annotated[ExponentialMovingAverage, Instance('ExponentialMovingAverage')]"
-)
+AverageLike: TypeAlias = "float | Annotated[WeightAverage, Instance('WeightAverage')] | str"
 ScalingLike: TypeAlias = (
     "Literal['dynamic'] | float | Annotated[LossScaling, Instance('LossScaling')]"
 )
@@ -108,7 +106,10 @@ class Update(Declaration):
         "alike (default: labels for sequences and if ignore_index or weights are set)",
     )
     average: AverageLike | None = option(
-        None, "keep an exponential moving average of the weights, with this decay", metavar="DECAY"
+        None,
+        "keep an exponential moving average of the weights, with this decay, or with "
+        "swa{start=1000,every=100} the mean of the weights after those steps",
+        metavar="DECAY|swa{option=value,...}",
     )
     loss_scale: ScalingLike | None = option(
         None,

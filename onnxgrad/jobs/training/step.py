@@ -27,7 +27,7 @@ from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
 from onnxgrad.train.schedules import SCHEDULES
 from onnxgrad.train.step import TrainingStep, build_step, forward
 from onnxgrad.train.update.mixed_precision import LossScaling
-from onnxgrad.train.update.moving_average import ExponentialMovingAverage
+from onnxgrad.train.update.moving_average import average_of
 from onnxgrad.train.update.options import NORM, UpdateOptions, grouped
 from onnxgrad.verify.feeds.input_files import load_inputs
 
@@ -38,9 +38,7 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
     """Returns the training step of a model. in_place: large frozen weights of a model file stay in
     the file. Otherwise large initial values move to a temporary file. Raises InputError.
     """
-    average, scale = options.average, options.loss_scale
-    if isinstance(average, float):
-        average = ExponentialMovingAverage(average)
+    average, scale = average_of(options.average), options.loss_scale
     if isinstance(scale, (str, float)):
         scale = LossScaling() if isinstance(scale, str) else LossScaling(scale, dynamic=False)
     optimizer = _object(options.optimizer, OPTIMIZERS, "optimiser") or AdamW()

@@ -18,7 +18,7 @@ from onnxgrad.train.engines.session import sizes_of
 from onnxgrad.train.manifest import Fed, Manifest
 from onnxgrad.train.optimizers import OPTIMIZERS, Optimizer
 from onnxgrad.train.update.clipping import averaged_and_clipped
-from onnxgrad.train.update.moving_average import ExponentialMovingAverage, WeightUpdate
+from onnxgrad.train.update.moving_average import WeightUpdate, average_of
 
 # each tensor begins at a multiple of this, in numbers: a cache line of float32
 _ALIGNED = 16
@@ -63,7 +63,7 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
     the buffers.
     """
     entries = manifest.groups or ({"optimizer": manifest.optimizer},)
-    average = None if manifest.average is None else ExponentialMovingAverage(manifest.average)
+    average = average_of(manifest.average)
     places: dict[str, slice] = {}
     regions = []
     end = 0

@@ -14,7 +14,7 @@ from onnxgrad.train.optimizers import OPTIMIZERS
 from onnxgrad.train.optimizers.base import Optimizer
 from onnxgrad.train.schedules import Schedule
 from onnxgrad.train.update.mixed_precision import LossScaling
-from onnxgrad.train.update.moving_average import ExponentialMovingAverage
+from onnxgrad.train.update.moving_average import ExponentialMovingAverage, WeightAverage
 from onnxgrad.wording import perhaps, what_there_is
 
 Change: TypeAlias = "Optimizer | Mapping[str, Any] | str"
@@ -128,13 +128,13 @@ class UpdateOptions:
     norm: bool = False
     accumulate: int = 1
     accumulate_by: AccumulateBy | None = None
-    average: ExponentialMovingAverage | None = None
+    average: WeightAverage | None = None
     scaling: LossScaling | None = None
     schedule: Schedule | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the entries of a manifest, except for the optimiser."""
-        several = len(self.groups) > 1
+        several, average = len(self.groups) > 1, self.average
         return {
             "update": "update.onnx" if self.accumulate > 1 else None,
             "accumulate": self.accumulate,
@@ -142,7 +142,13 @@ class UpdateOptions:
             "groups": tuple(g.to_dict() for g in self.groups) if several else (),
             "clip_value": self.clip_value,
             "clip_norm": self.clip_norm,
-            "average": None if self.average is None else self.average.decay,
+            "average": (
+                average.decay
+                if isinstance(average, ExponentialMovingAverage)
+                else None
+                if average is None
+                else average.to_dict()
+            ),
             "loss_scaling": None if self.scaling is None else self.scaling.to_dict(),
             "schedule": None if self.schedule is None else self.schedule.to_dict(),
         }
