@@ -69,6 +69,8 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
     # onnxruntime makes uint8 of int8, and from 1.31 on opens no DequantizeLinear of int8 before a
     # Reshape or Transpose at opset 21 or later (its issue 27845 and the fix 28144)
     options.add_session_config_entry("session.qdqisint8allowed", "1")
+    # a product with dequantised weights of 4 or 8 bits would round its other factor to int8
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     register(options)
