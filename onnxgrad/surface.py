@@ -69,6 +69,7 @@ from onnxgrad.surgery import (
     lift,
     linearize,
     open_batch,
+    preprocess,
     set_metadata,
     vmap,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "op",
     "open_batch",
     "optimize",
+    "preprocess",
     "reduce",
     "register",
     "rewrite",

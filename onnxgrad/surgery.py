@@ -14,6 +14,7 @@ from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import join as joining
 from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
+from onnxgrad.jobs import preprocess as preparing
 from onnxgrad.jobs.declarations import MetadataOptions
 from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
 from onnxgrad.jobs.keywords import from_keywords
@@ -27,6 +28,7 @@ from onnxgrad.jobs.surgery_declarations import (
     ExtractOptions,
     JoinOptions,
     LiftOptions,
+    PreprocessOptions,
 )
 from onnxgrad.limits import limited
 from onnxgrad.transform.gradient_split import Linearized
@@ -213,6 +215,28 @@ def join(a: ModelLike, b: ModelLike, *, options: JoinOptions) -> SameType:
     ['Exp', 'Neg']
     """
     return to_kind_of(_accepted(joining.join(a, b, options, with_room(a))), a)
+
+
+@from_keywords(PreprocessOptions)
+def preprocess(model: ModelLike, *, options: PreprocessOptions) -> SameType:
+    """Returns the model with steps before its inputs and after its outputs, in the type you passed
+    in.
+
+    `before`: steps of the only input, or by input, such as "imagenet" or
+    "image,resize{size=256,mode=pil-bilinear},center-crop{size=224},to-float"; the new input has the
+    name of the old one and is uint8[N,height,width,3] unless the first step says otherwise.
+    `after`: steps of the only output, or by output (several separated by commas), which they
+    replace unless `keep_output` names it. `help preprocessing` lists the steps. The proof computes
+    the steps in NumPy and runs the model between. Raises InputError for steps that cannot be read
+    or do not fit the model; NotProved if the proof fails.
+
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
+    ... g (float[1,3,4,4] x) => (float[1,3] y) { m = GlobalAveragePool (x)  y = Flatten (m) }''')
+    >>> made = onnxgrad.preprocess(model, "resize{size=[4,4]},to-float", "argmax")
+    >>> onnxgrad.load(made).main.inputs[0].type, [v.name for v in made.graph.output]
+    (u8[1,height,width,3], ['classes'])
+    """
+    return to_kind_of(_accepted(preparing.preprocess(model, options, with_room(model))), model)
 
 
 @from_keywords(LiftOptions)

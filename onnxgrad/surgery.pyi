@@ -28,6 +28,7 @@ from onnxgrad.jobs.kinds import Seed
 from onnxgrad.jobs.kinds import Seeds
 from onnxgrad.jobs.kinds import Several
 from onnxgrad.jobs.kinds import Sizes
+from onnxgrad.jobs.kinds import StepTexts
 from onnxgrad.jobs.kinds import Text
 from onnxgrad.jobs.kinds import Threads
 from onnxgrad.jobs.lift import Lifted
@@ -433,6 +434,75 @@ def join(
     *,
     map: Pairs | None = None,
     prefix: str = '',
+    keep_output: Names = (),
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> Any: ...
+@overload
+def preprocess(
+    model: str | os.PathLike[str] | bytes | IO[bytes],
+    before: StepTexts | None = None,
+    after: StepTexts | None = None,
+    *,
+    keep_output: Names = (),
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> ModelProto: ...
+@overload
+def preprocess(
+    model: M,
+    before: StepTexts | None = None,
+    after: StepTexts | None = None,
+    *,
+    keep_output: Names = (),
+    verify: bool = True,
+    seeds: Seeds = (0, 1),
+    checks: Checks = ('float64', 'onnxruntime'),
+    coverage: str | float | None = None,
+    allow_empty: Names = (),
+    excuse: Masks | None = None,
+    provider: Providers = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+    atol: PerOutput | None = None,
+    rtol: PerOutput | None = None,
+    metric: Names | None = None,
+) -> M: ...
+@overload
+def preprocess(
+    model: ModelLike,
+    before: StepTexts | None = None,
+    after: StepTexts | None = None,
+    *,
     keep_output: Names = (),
     verify: bool = True,
     seeds: Seeds = (0, 1),

@@ -51,6 +51,7 @@ COMMANDS: dict[str, set[str]] = {
     "edit m.onnx --rename h=hidden --bind x=stored.npz -o i.onnx": {"i.onnx"},
     "lora m.onnx --targets w1 --rank 1 -o a.onnx": {"a.onnx"},
     "lift w.onnx --weights w --prepare k.onnx -o l.onnx": {"k.onnx", "l.onnx"},
+    "preprocess m.onnx --after logits=argmax -o q.onnx": {"q.onnx"},
     "join b.onnx b.onnx --map y=x --prefix second_ -o j.onnx": {"j.onnx"},
     "metadata m.onnx --set author=me -o d.onnx": {"d.onnx"},
     "diff m.onnx n.onnx": set(),

@@ -210,6 +210,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
     "convert_opset": lambda m: onnxgrad.convert_opset(m, 21),
     "edit": lambda m: onnxgrad.edit(m, rename={"y": "u"}),
     "join": lambda m: onnxgrad.join(m, m, map={"y": "x"}, prefix="b.", verify=False),
+    "preprocess": lambda m: onnxgrad.preprocess(m, after="argmax"),
     "extract": lambda m: onnxgrad.extract(m, ["x"], ["t"]),
     "fix_dims": lambda m: onnxgrad.fix_dims(m, {"N": 2}),
     "float16": lambda m: onnxgrad.float16(m, metric="worst=0.1"),

@@ -93,6 +93,7 @@ RUNS: dict[tuple[str, str], tuple[str, list[str]]] = {
             ("float16", "float16 m.onnx -o {out}"),
             ("edit", "edit m.onnx --drop-output s -o {out}"),
             ("join", "join m.onnx t.onnx --map s=t -o {out}"),
+            ("preprocess", "preprocess m.onnx --after s=sigmoid -o {out}"),
             ("lift", "lift m.onnx --weights w1 --prepare p.onnx -o {out}"),
             ("lora", "lora m.onnx --targets q1 --rank 1 -o {out}"),
         )
@@ -110,6 +111,9 @@ RUNS: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("edit", "--add-output"): ("edit m.onnx -o {out}", ["h1", "h2"]),
     ("edit", "--drop-output"): ("edit m.onnx -o {out}", ["y1", "y2"]),
     ("join", "--keep-output"): ("join m.onnx t.onnx --map s=t -o {out}", ["y1", "y2"]),
+    ("preprocess", "--keep-output"): (
+        "preprocess m.onnx --after y1=sigmoid --after y2=softmax -o {out}", ["y1", "y2"]
+    ),
     ("lift", "--weights"): ("lift m.onnx --prepare p.onnx -o {out}", ["w1", "w2"]),
     ("lora", "--targets"): ("lora m.onnx --rank 1 -o {out}", ["q1", "q2"]),
     ("metadata", "--unset"): ("metadata m.onnx -o {out}", ["k1", "k2"]),

@@ -293,6 +293,17 @@ COMMANDS: dict[str, Command] = {
         "surgery_declarations.JoinOptions",
         module="surgery",
     ),
+    "preprocess": Command(
+        "put preprocessing and heads inside a model (images, tokens; labels, NMS), proved in NumPy",
+        (("preprocess vision.onnx --before imagenet --after 'softmax,top-k{k=5}' -o out.onnx",
+          "uint8 images [N,H,W,3] of any size in, the five best classes out"),
+         ("preprocess yolov8.onnx --before 'letterbox{size=640},to-float' --after "
+          "'boxes{format=yolov8},nms,to-image' -o out.onnx",
+          "boxes in pixels of the image, by steps")),
+        (MODEL, NEEDED, custom_ops("proof")),
+        "surgery_declarations.PreprocessOptions",
+        module="surgery",
+    ),
     "lift": Command(
         "split a model: the part that depends on weights alone runs once, at load; proved together",
         (("lift adapted.onnx --weights 'lora*' --prepare prepare.onnx -o out.onnx",

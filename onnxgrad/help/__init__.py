@@ -17,8 +17,8 @@ from onnxgrad.errors import InputError
 # in the order of reading
 TOPICS = (
     "start", "install", "commands", "recipes", "lint", "reports", "proof", "gradients",
-    "transformations", "training", "step-format", "laws", "rules", "hostile", "cuda", "faq",
-    "numbers", "coming-from",
+    "transformations", "preprocessing", "training", "step-format", "laws", "rules", "hostile",
+    "cuda", "faq", "numbers", "coming-from",
 )  # fmt: skip
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

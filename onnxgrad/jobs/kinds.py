@@ -113,6 +113,23 @@ class _Pairs(_Table):
         return name, value
 
 
+class _Steps:
+    """Steps by the name of an input or output, "" for the only one."""
+
+    json = str | dict[str, str]
+    what = "steps, such as 'softmax,top-k{k=5}', or a table of them by name"
+
+    def read(self, text: str, flag: str) -> tuple[str, str]:
+        name, equals, steps = text.partition("=")
+        return (name, steps) if equals and "{" not in name else ("", text)
+
+    def join(self, values: Sequence[tuple[str, str]], flag: str) -> dict[str, str]:
+        found = dict(values)
+        if len(found) < len(values):
+            raise InputError(f"{flag} is given twice for one name: separate its steps by commas")
+        return found
+
+
 class _Lints(_Pairs):
     """Levels of lints."""
 
@@ -245,6 +262,7 @@ Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=lin
 Masks: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=INPUT", "hidden=attention_mask")]
 Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]
 Files: TypeAlias = Annotated[Mapping[str, str], _Pairs("NPZ=NPZ", "new.npz=scores.npz")]
+StepTexts: TypeAlias = Annotated[str | Mapping[str, str], _Steps()]
 Lints: TypeAlias = Annotated[Mapping[str, LintLevel], _Lints("NAME=LEVEL", "nan-weights=error")]
 Entries: TypeAlias = Annotated[Mapping[str, str], _Pairs("KEY=VALUE", "author=me", empty=True)]
 Places: TypeAlias = Annotated[Mapping[str, str], _Places("NAME=INPUT.AXIS", "seq=ids.1")]

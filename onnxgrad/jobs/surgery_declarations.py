@@ -18,6 +18,7 @@ from onnxgrad.jobs.kinds import (
     Renames,
     Seed,
     Sizes,
+    StepTexts,
 )
 from onnxgrad.options import Count, Finite
 
@@ -149,6 +150,31 @@ class LoraOptions(Proof):
         "with --peft: a part of MODEL's module names, and what PEFT's model has there, such as "
         ".attn.=.self_attn.",
         metavar="PART=OTHER",
+    )
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessOptions(Proof):
+    job: ClassVar[str] = "preprocess"
+    title: ClassVar[str] = "steps"
+
+    before: StepTexts | None = option(
+        None,
+        "steps between a new input and the model's, such as imagenet or "
+        "'image,resize{size=256},center-crop{size=224},to-float'; may repeat for other inputs",
+        metavar="[INPUT=]STEPS",
+        positional=True,
+    )
+    after: StepTexts | None = option(
+        None,
+        "steps after an output, which they replace, such as 'softmax,top-k{k=5}'; may repeat for "
+        "other outputs",
+        metavar="[OUTPUT=]STEPS",
+        positional=True,
+    )
+    keep_output: Names = option(
+        (), "keep this output, which steps replace, as an output of OUT", metavar="NAME"
     )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 

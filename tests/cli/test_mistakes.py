@@ -92,6 +92,8 @@ MISTAKES: dict[str, str] = {
     "metadata m.onnx --set a=b": "name the changed model with -o",
     "place m.onnx --device cuda": "such as cuda='Conv*'",
     "vmap m.onnx -o o.onnx --map nothing": "there are x, target",
+    "preprocess m.onnx -o o.onnx": "no steps are named: see --before and --after",
+    "preprocess m.onnx -o o.onnx --after softmx": "did you mean 'softmax'?",
     "lift m.onnx o.onnx --prepare p.onnx": "write -o o.onnx",
 }  # fmt: skip
 

@@ -104,6 +104,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     llm = language_model("llama", layers=1)
     onnx.save(llm, tmp_path / "llm.onnx")
     onnx.save(onnxgrad.train.lora(llm, "*attn*"), tmp_path / "tuned.onnx")
+    vision = parse("""v (float[1,3,224,224] x) => (float[1,8] logits) <float[3,2] w = {1, 2, 3, 4, 5, 6}> {
+      m = GlobalAveragePool (x) f = Flatten (m) p = MatMul (f, w) n = Neg (f) e = Exp (f)
+      logits = Concat <axis = 1> (p, n, e) }""")
+    onnx.save(vision, tmp_path / "vision.onnx")
+    yolo = parse("""v (float[1,3,640,640] x) => (float[1,6,2] y) <float zero = {0},
+      float[1,6,2] b = {99, 300, 99, 400, 20, 50, 30, 60, 0.1, 0.9, 0.8, 0.2}> {
+      m = ReduceMean <keepdims = 0> (x) z = Mul (m, zero) y = Add (b, z) }""")
+    onnx.save(yolo, tmp_path / "yolov8.onnx")
     step = onnxgrad.training_step(tmp_path / "model.onnx", "loss")
     onnxgrad.train.save_step(step, tmp_path / "step")
     (tmp_path / "crashes.py").write_text(

@@ -109,6 +109,7 @@ def calls() -> dict[str, list[str]]:
         "edit": ["edit", FILE, "--rename", f"{name('t')}={name('u')}", "-o", "i.onnx", "-v"],
         "no such input": ["edit", FILE, "--bind", f"{name('t')}=1", "-o", "i.onnx"],
         "join": ["join", FILE, FILE, "--map", f"{name('x')}={name('x')}", "--prefix", name("p"), "--keep-output", name("l"), "-o", "j.onnx", "-v"],
+        "preprocess": ["preprocess", FILE, "--after", f"{name('l')}=sigmoid", "-o", "q.onnx", "-v"],
         "no such lift": ["lift", FILE, "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
         "lift": ["lift", "lifted.onnx", "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
         "lora": ["lora", FILE, "--targets", name("w"), "--rank", "1", "-o", "a.onnx", "-v"],

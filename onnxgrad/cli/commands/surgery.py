@@ -1,5 +1,5 @@
-"""`onnxgrad extract`, `edit`, `join` and `lift`: cut, change, chain and split models, with a
-proof.
+"""`onnxgrad extract`, `edit`, `join`, `preprocess` and `lift`: cut, change, chain and split models,
+with a proof.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from onnxgrad.jobs.extract import extract
 from onnxgrad.jobs.join import join
 from onnxgrad.jobs.lift import lift
 from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.preprocess import preprocess
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.gradient import nodes
 from onnxgrad.report.parts import cell, number
@@ -29,6 +30,7 @@ _JOBS: dict[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "extract": (extract, "the part against the model", ("model",)),
     "edit": (edit, "both on the same values", ("model",)),
     "join": (join, "A and then B against the joined model", ("a", "b")),
+    "preprocess": (preprocess, "NumPy and the model against the new model", ("model",)),
     "lift": (lift, "preparation and rest against the model", ("model",)),
 }
 

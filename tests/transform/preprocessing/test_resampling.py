@@ -1,0 +1,73 @@
+"""Resizes beside the libraries': their stored results, and the libraries themselves where installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxgrad.transform.preprocessing import pixels
+from onnxgrad.transform.preprocessing.modes import MODES
+from scripts.compare_resizers import image, of_graph, of_library
+from tests.helpers import DATA_DIR
+
+GOLDEN = dict(np.load(DATA_DIR / "resize.npz"))
+PACKAGE = {"pil": "PIL", "opencv": "cv2", "torch": "torchvision", "torchvision": "torchvision"}
+
+
+def of_numpy(x: Any, height: int, width: int, name: str) -> Any:
+    made = pixels.resized(x.transpose(2, 0, 1)[None], height, width, MODES[name])
+    return made[0].transpose(1, 2, 0)
+
+
+@pytest.mark.parametrize("resize", [of_numpy, of_graph])
+@pytest.mark.parametrize("name", MODES)
+def test_levels_are_those_of_the_library(name: str, resize: Any) -> None:
+    for h, w in ((7, 8), (16, 12)):
+        wanted, made = GOLDEN[f"{name} {h} {w}"], resize(GOLDEN["image"], h, w, name)
+        assert made.dtype == np.uint8
+        assert np.array_equal(made, wanted)
+
+
+@pytest.mark.parametrize("resize", [of_numpy, of_graph])
+@pytest.mark.parametrize("name", MODES)
+def test_floats_are_those_of_the_library(name: str, resize: Any) -> None:
+    x = (GOLDEN["image"][..., :1] / np.float32(255)).astype(np.float32)
+    made = resize(x, 7, 8, name)
+    assert made.dtype == np.float32
+    assert np.abs(made - GOLDEN[f"{name} float"]).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize(
+    ("old", "new"), [((61, 83), (40, 40)), ((30, 41), (64, 57)), ((1, 1), (3, 2)), ((9, 2), (1, 1))]
+)
+def test_the_graph_and_numpy_have_the_same_levels(
+    name: str, old: tuple[int, int], new: tuple[int, int]
+) -> None:
+    x = image(*old)
+    assert np.array_equal(of_graph(x, *new, name), of_numpy(x, *new, name))
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_beside_the_library(name: str) -> None:
+    pytest.importorskip(PACKAGE[name.partition("-")[0]], exc_type=ImportError)
+    for old, new in (((120, 161), (64, 85)), ((60, 80), (112, 100))):
+        x = image(*old)
+        gap = np.abs(of_graph(x, *new, name).astype(int) - of_library(x, *new, name))
+        assert gap.max() <= (name == "opencv-cubic") and (gap > 0).mean() < 1e-4
+        x = (x / np.float32(255)).astype(np.float32)
+        assert np.abs(of_graph(x, *new, name) - of_library(x, *new, name)).max() < 2e-6
+
+
+def test_levels_outside_of_the_range_are_cut() -> None:
+    """Cubic kernels overshoot at an edge from 0 to 255."""
+    x = np.zeros((8, 8, 3), np.uint8)
+    x[:, 4:] = 255
+    for name in ("pil-bicubic", "pil-lanczos", "opencv-cubic", "torch-bicubic"):
+        made = of_graph(x, 16, 16, name)
+        assert np.array_equal(made, of_numpy(x, 16, 16, name))
+        assert made[:, :6].max() < 30 and made[:, 10:].min() > 225, name
+        floats = of_graph(x.astype(np.float32), 16, 16, name)
+        assert floats.min() < -5 and floats.max() > 260, name
