@@ -1,4 +1,5 @@
-"""Limits of the work on one model: one deadline, and one bound on memory.
+"""Limits of the work on one model: one deadline, and one bound on memory; and how options write
+bounds.
 
 `with limited(timeout, max_memory):` starts the clock. Inside, at any depth, `current()` returns the
 limits: child processes get their time and memory from them, and long loops check the deadline.
@@ -7,6 +8,7 @@ limits: child processes get their time and memory from them, and long loops chec
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import time
@@ -15,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeAlias, TypeVar, cast
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.wording import option
@@ -180,3 +182,24 @@ def _first_line(path: Path) -> str:
         return path.read_text().partition("\n")[0]
     except OSError:
         return ""
+
+
+# an interval of numbers with both ends
+Interval: TypeAlias = "tuple[float, float]"
+
+
+def read_interval(text: str, where: str) -> Interval:
+    """Returns both ends of a text LOW..HIGH. Raises InputError."""
+    low, _, high = text.partition("..")
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        ends = math.nan, math.nan
+    if not -math.inf < ends[0] <= ends[1] < math.inf:
+        raise InputError(f"{where} {text[:80]!r}: write LOW..HIGH, such as -3..3, LOW <= HIGH")
+    return ends
+
+
+def interval_text(interval: Interval) -> str:
+    """Returns the text LOW..HIGH, which `read_interval` reads back exactly."""
+    return "..".join(repr(end).removesuffix(".0") for end in interval)

@@ -150,6 +150,8 @@ def vmap(model: ModelLike, *, options: VmapOptions) -> SameType:
 def set_metadata(model: ModelLike, *, options: MetadataOptions) -> SameType:
     """Sets and removes entries of a model's metadata, and other fields of its header ("" and 0
     remove them). `strip`: a glob of entries that are removed from nodes, such as stack traces.
+    `ranges`: intervals (low, high) by the names of inputs, from which proofs then draw values
+    (None removes one).
 
     Returns the model in the type you passed in; everything else stays field for field, which is
     checked. `inspect(model).metadata` has the entries. Raises InputError for an entry to `unset`
@@ -162,7 +164,10 @@ def set_metadata(model: ModelLike, *, options: MetadataOptions) -> SameType:
     with limited(options.timeout, options.max_memory):
         program = load_own(model)
         check_room(program, model)
-        change(program, options.values or {}, options.unset, options.header(), options.strip)
+        change(
+            program, options.values or {}, options.unset, options.header(), options.strip,
+            options.ranges,
+        )  # fmt: skip
         return to_kind_of(program, model)
 
 

@@ -22,6 +22,7 @@ from onnxgrad.jobs.kinds import Pairs
 from onnxgrad.jobs.kinds import PerOutput
 from onnxgrad.jobs.kinds import Places
 from onnxgrad.jobs.kinds import Providers
+from onnxgrad.jobs.kinds import Ranges
 from onnxgrad.jobs.kinds import Renames
 from onnxgrad.jobs.kinds import Seconds
 from onnxgrad.jobs.kinds import Seed
@@ -250,6 +251,7 @@ def set_metadata(
     values: Entries | None = None,
     *,
     unset: Names = (),
+    ranges: Ranges | None = None,
     strip: str | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
@@ -265,6 +267,7 @@ def set_metadata(
     values: Entries | None = None,
     *,
     unset: Names = (),
+    ranges: Ranges | None = None,
     strip: str | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
@@ -280,6 +283,7 @@ def set_metadata(
     values: Entries | None = None,
     *,
     unset: Names = (),
+    ranges: Ranges | None = None,
     strip: str | None = None,
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,

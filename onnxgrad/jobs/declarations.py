@@ -19,6 +19,7 @@ from onnxgrad.jobs.kinds import (
     Names,
     Pairs,
     Positive,
+    Ranges,
     Seconds,
     Seed,
     Several,
@@ -384,6 +385,13 @@ class MetadataOptions(Limits, Header):
         None, "set an entry", flag="--set", metavar="KEY=VALUE", positional=True
     )
     unset: Names = option((), "remove an entry", metavar="KEY")
+    ranges: Ranges | None = option(
+        None,
+        "declare that an input lies between two numbers: proofs then use no other values; none "
+        "removes this",
+        flag="--range",
+        metavar="INPUT=LOW..HIGH",
+    )
     strip: str | None = option(
         None,
         "remove the metadata and doc strings of nodes, graphs and values, such as stack traces: a "

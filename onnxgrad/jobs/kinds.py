@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import DIGITS
-from onnxgrad.limits import MOST_SECONDS, read_size
+from onnxgrad.limits import MOST_SECONDS, Interval, read_interval, read_size
 from onnxgrad.options import Named, Range, providers_of, several
 from onnxgrad.vocabulary import EVERY_READING, LINTS, MOST_THREADS, READINGS, LintLevel
 from onnxgrad.wording import did_you_mean
@@ -214,6 +214,30 @@ class _PerOutput:
         return common[-1] if common else dict(values)
 
 
+class _Ranges:
+    """Intervals by the names of inputs: pairs of numbers, texts LOW..HIGH, or none."""
+
+    json = dict[str, str]
+    what = "intervals by the names of inputs, such as {'x': (-3, 3)}"
+
+    def check(self, value: Any, where: str) -> Any:
+        return {name: self._of(given, f"{where} of {name!r}:") for name, given in value.items()}
+
+    def _of(self, given: Any, where: str) -> Interval | None:
+        if given is None or given == "none":
+            return None
+        if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
+            given = f"{given[0]}..{given[1]}"
+        return read_interval(str(given), where)
+
+    def read(self, text: str, flag: str) -> tuple[str, Interval | None]:
+        name, _, interval = text.rpartition("=")
+        return name, self._of(interval, f"{flag} {name}=")
+
+    def join(self, values: Sequence[tuple[str, Interval | None]], _: str) -> Any:
+        return dict(values)
+
+
 class InputKind(Word):
     """Arrays by input name, files, or a list of either."""
 
@@ -258,6 +282,7 @@ Providers: TypeAlias = Annotated[str, _Read(lambda names: ",".join(providers_of(
 Seconds: TypeAlias = Annotated[float, Range(0, MOST_SECONDS, above=True, unit="seconds")]
 Memory: TypeAlias = Annotated[int | str, _Read(read_size)]
 Sizes: TypeAlias = Annotated[Mapping[str, Annotated[int, Range(0)]], _Sizes()]
+Ranges: TypeAlias = Annotated[Mapping[str, str | Sequence[float] | None], _Ranges()]
 Pairs: TypeAlias = Annotated[Mapping[str, str], _Pairs("NAME=OTHER", "logits=linear")]
 Masks: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=INPUT", "hidden=attention_mask")]
 Labels: TypeAlias = Annotated[Mapping[str, str], _Pairs("OUTPUT=LABELS", "logits=labels")]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onnx import ModelProto
+from onnx import ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
 from onnxgrad.ir.program import HEADER, Program
 from onnxgrad.ir.protobufs import described, every_graph, model_nodes
 from onnxgrad.ir.save import to_proto
+from onnxgrad.limits import Interval
 from onnxgrad.name_lists import names_among
 from onnxgrad.passes.strip_metadata import StripMetadata
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.verify.feeds.declared_ranges import check_inputs, declare
 
 _MOST = 1 << 63
 
@@ -24,9 +26,11 @@ def change(
     unset: Sequence[str],
     header: Mapping[str, str | int],
     strip: str | None = None,
+    ranges: Mapping[str, Interval | None] | None = None,
 ) -> tuple[str, ...]:
     """Sets and removes entries of a Program. `strip`: a glob of the keys that are removed from
-    nodes, graphs, values and weights. Returns notes.
+    nodes, graphs, values and weights. `ranges`: intervals of inputs, None to remove one. Returns
+    notes.
     """
     before, trace = to_proto(program), Trace()
     if strip is not None:
@@ -43,9 +47,23 @@ def change(
                 f"metadata {key!r}: the key must not be empty, the value must be text, not {text!r}"
             )
         program.metadata[key] = text
+    _declare(program, ranges or {}, {v.name: v for v in before.graph.input})
     _set_header(program, header)
     _check_rest(before, to_proto(program), stripped=strip is not None)
     return tuple(trace.notes)
+
+
+def _declare(
+    program: Program, ranges: Mapping[str, Interval | None], known: Mapping[str, ValueInfoProto]
+) -> None:
+    check_inputs(ranges, known)
+    for var in program.main.inputs:
+        if var.name in ranges:
+            declared = ValueInfoProto()
+            declared.CopyFrom(known[var.name])
+            declare(declared, ranges[var.name])
+            program.main.declared[var] = declared
+            program.main.touch()
 
 
 def _set_header(program: Program, header: Mapping[str, str | int]) -> None:
@@ -67,6 +85,8 @@ def _check_rest(before: ModelProto, after: ModelProto, *, stripped: bool) -> Non
         known = domains.versions(model.opset_import)
         for entry in model.opset_import:
             entry.version = known[domains.canonical(entry.domain)]
+        for value in model.graph.input:
+            declare(value, None)
         for name in ("metadata_props", *HEADER):
             model.ClearField(name)
         if stripped:

@@ -34,6 +34,7 @@ from onnxgrad.verify.custom_operators.boundaries import (
 )
 from onnxgrad.verify.custom_operators.result_types import CannotCut
 from onnxgrad.verify.exact.client import decide_models
+from onnxgrad.verify.feeds.declared_ranges import notes_on_ranges
 from onnxgrad.verify.float64_check import (
     Oracle,
     float64_check,
@@ -46,7 +47,6 @@ from onnxgrad.verify.layers.comparison import inside, interface_names, keep_run
 from onnxgrad.verify.onnxruntime_check import limit_reached, onnxruntime_check, opened_as_written
 from onnxgrad.verify.original_runs import REFERENCE, Ahead, OriginalRuns
 from onnxgrad.verify.output_dependencies import new_weights
-from onnxgrad.verify.output_parts import Joins
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
@@ -60,7 +60,7 @@ from onnxgrad.verify.scales import ScaleSearch
 from onnxgrad.verify.stored_results import against_stored
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import UNSTABLE
-from onnxgrad.verify.trials import Found, Trial, excused
+from onnxgrad.verify.trials import Found, Trial, divided, excused
 from onnxgrad.vocabulary import CHECKS
 from onnxgrad.wording import counted, option
 
@@ -245,7 +245,8 @@ def _compared(
     found = Found(
         notes=[
             *draws.notes,
-            *_divided(original, search.trials, demands),
+            *notes_on_ranges(original.proto),
+            *divided(original.proto, search.trials, demands),
             *excused(search.trials),
             *search.dropped,
         ],
@@ -381,23 +382,6 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
             f"{counted(n, 'element')} of {name!r} differ that no run met" for name, n in unmet
         ]
     return [*unread, *([lacking] if lacking else [])]
-
-
-def _divided(original: ProofModel, trials: Sequence[Trial], demands: Demands) -> list[str]:
-    """Divides the outputs that join large and small values, except those with a bound. Returns
-    notes on outputs that cannot be divided.
-    """
-    joins, unknown = Joins(original.proto), dict[str, None]()
-    for trial in trials if joins.joins else ():
-        free = {
-            name: value
-            for name, value in trial.expected.items()
-            if demands.bounds.bound(name) is None and name not in demands.random
-        }
-        parts, left = joins.parts(free)
-        trial.divide(parts)
-        unknown |= dict.fromkeys(left)
-    return [f"{name} joins parts of unknown sizes: small ones are not judged" for name in unknown]
 
 
 def _recomputed(

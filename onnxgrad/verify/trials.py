@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.compare import (
@@ -20,7 +21,8 @@ from onnxgrad.verify.compare import (
     worst,
 )
 from onnxgrad.verify.feeds.proof_cases import Chosen, Results
-from onnxgrad.verify.output_parts import Part
+from onnxgrad.verify.interface import Demands
+from onnxgrad.verify.output_parts import Joins, Part
 from onnxgrad.verify.report import Case, Check
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, CAP, CHAOTIC, Ranges, exact, widened
@@ -155,6 +157,23 @@ def excused(trials: Collection[Trial]) -> Iterator[str]:
         kept = [np.asarray(t.alive[name]) for t in trials]
         total, left = sum(a.size for a in kept), sum(int(a.size - a.sum()) for a in kept)
         yield f"{name}: {left:,} of {total:,} elements are not compared, where {mask} is 0"
+
+
+def divided(model: ModelProto, trials: Collection[Trial], demands: Demands) -> list[str]:
+    """Divides the outputs that join large and small values, except those with a bound. Returns
+    notes on outputs that cannot be divided.
+    """
+    joins, unknown = Joins(model), dict[str, None]()
+    for trial in trials if joins.joins else ():
+        free = {
+            name: value
+            for name, value in trial.expected.items()
+            if demands.bounds.bound(name) is None and name not in demands.random
+        }
+        parts, left = joins.parts(free)
+        trial.divide(parts)
+        unknown |= dict.fromkeys(left)
+    return [f"{name} joins parts of unknown sizes: small ones are not judged" for name in unknown]
 
 
 @dataclass

@@ -174,7 +174,8 @@ class Cases:
                 rows = np.zeros_like(value).reshape(-1, value.shape[-1])
                 places = np.arange(len(rows)) % max(value.shape[-1], 1)
                 rows[np.arange(len(rows)), places] = _SPIKE
-                feeds[name] = rows.reshape(value.shape)
+                ends = self.feeder.limits(name, self._plan)
+                feeds[name] = np.clip(rows, *ends).astype(value.dtype).reshape(value.shape)
         case = Case(dict(self._plan), self.seeds[0], how="one large element in each row")
         trial = self._try(feeds, case)
         if trial is not None:

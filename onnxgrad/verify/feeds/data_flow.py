@@ -18,6 +18,7 @@ import onnx
 from onnxgrad.errors import Unsupported
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements, graphs_of, scheduled
+from onnxgrad.verify.feeds.declared_ranges import ranges_of
 from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of
 from onnxgrad.verify.reference.client import infer_types
 
@@ -42,6 +43,7 @@ class DataFlow:
         self.formals: dict[Key, list[Key]] = defaultdict(list)
         self.producers: dict[Key, onnx.NodeProto] = {}
         self.inputs = required_inputs(model.graph)
+        self.ranges = ranges_of(model)
         self.decides: dict[str, bool] = {}  # known results of `decides_sizes`
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         for value in _inferred(model):

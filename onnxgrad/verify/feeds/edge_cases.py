@@ -133,7 +133,8 @@ def _marked(
     flat = made.reshape(-1).copy()
     order = rng.permutation(flat.size)
     # bounds of floats keep operators finite; the others show their behaviour at 0
-    has_zero = slot.low <= 0 <= slot.high or (slot.kind == "real" and edges.sizes)
+    beyond = edges.sizes and not slot.uses.declared
+    has_zero = slot.low <= 0 <= slot.high or (slot.kind == "real" and beyond)
     tips = _tips(slot, edges, beside)
     if flat.size == 1:
         if tips:
@@ -174,7 +175,8 @@ def _tips(slot: Slot, edges: Edges, beside: float) -> list[float]:
         three = [value, value - gap, value + gap]
         if slot.kind == "whole":
             three = [math.floor(v) for v in three]
-        if edges.sizes or all(slot.low <= v <= slot.high for v in three):
+        inside = all(slot.low <= v <= slot.high for v in three)
+        if inside or (edges.sizes and not slot.uses.declared):
             found += three
     return found
 

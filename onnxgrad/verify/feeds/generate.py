@@ -98,12 +98,14 @@ class Feeder:
         return {name: feeds[name] for name in inputs if name in feeds}
 
     def limits(self, name: str, dims: Mapping[str, int]) -> tuple[float, float]:
-        """Returns the interval of values that make sense for an input: 0 and 1 for a mask, small
-        numbers for counts and lengths, else any numbers.
+        """Returns the interval of values that make sense for an input: the declared one, 0 and 1
+        for a mask, small numbers for counts and lengths, else any numbers.
         """
         slot = next((s for s in self._slots(dims) if s.name == name), None)
         if slot is None:
             return _ANY
+        if slot.uses.declared:
+            return slot.low, slot.high
         named = slot.kind != "mask" or "mask" in name.lower()
         return _LIMITS[slot.kind] if named and slot.kind in _LIMITS else _ANY
 
@@ -268,6 +270,8 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
     mask = "mask" in text or (uses.boolean and not (whole and uses.bounded))
     if dtype.kind in "OcM":
         kind = "text" if dtype.kind == "O" else "complex"
+    elif uses.declared:
+        kind = "whole" if whole else "real"
     elif whole and uses.equal_to and not uses.tables and math.prod(shape) == 1:
         kind = "switch"  # a switch, such as a sampling rate: a value that the model knows
     elif dtype.kind == "b" or mask:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import values_of
 from onnxgrad.verify.feeds.data_flow import DataFlow, Key
@@ -102,6 +103,7 @@ class Uses:
     distinct: Distinct | None = None  # places that its elements name at most once
     # a mask whose rows count keys: so many must be 1
     least_ones: int = 1
+    declared: bool = False  # the model's metadata declare its range
 
     def within(self, low: float, high: float, scale: float = 1.0, offset: float = 0.0) -> None:
         """Records that low <= scale * x + offset <= high."""
@@ -109,6 +111,16 @@ class Uses:
             return
         ends = sorted(((low - offset) / scale, (high - offset) / scale))
         self.low, self.high = max(self.low, ends[0]), min(self.high, ends[1])
+
+    def declare(self, low: float, high: float, name: str) -> None:
+        """Narrows the interval to a declared range. Raises InputError if nothing is left."""
+        if max(low, self.low) > min(high, self.high):
+            raise InputError(
+                f"range of {name!r}: it declares {low:g} to {high:g}, but its operators accept "
+                f"{self.low:g} to {self.high:g}"
+            )
+        self.within(low, high)
+        self.declared = True
 
     def among(self, known: np.ndarray[Any, Any] | None, offset: float) -> None:
         """Records a comparison of x + offset with a constant. One number makes the input a switch;
@@ -143,6 +155,8 @@ def uses_of(flow: DataFlow, name: str) -> Uses:
             _limit(flow, uses, node, index, scope, scale, offset)
             _learn(uses, node, scale, offset)
             todo.extend(_onward(flow, node, index, scope, scale, offset))
+    if name in flow.ranges:
+        uses.declare(*flow.ranges[name], name)
     return uses
 
 

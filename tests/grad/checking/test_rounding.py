@@ -15,7 +15,12 @@ from onnx import TensorProto, numpy_helper
 from onnxgrad.grad.checking.differences import Trial
 from onnxgrad.grad.checking.line import Slope
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
-from onnxgrad.grad.checking.rounding import Rounding, coarsest_on_the_way, constants_shifted
+from onnxgrad.grad.checking.rounding import (
+    UNITS,
+    Rounding,
+    coarsest_on_the_way,
+    constants_shifted,
+)
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.ir.load import load
 from tests.helpers import parse
@@ -24,15 +29,17 @@ from tests.helpers import parse
 def looked_at(
     exact: np.ndarray, found: np.ndarray, slope: float, doubt: float = 0.0,
     near: float | None = None, direction: tuple[float, float] = (1, 1), constants: float = 0.0,
+    coarse: float = 0.2,
 ) -> ValueCheck:  # fmt: skip
     """The second look at a sum of elements, whose slope by smaller steps is `near`; its constants
-    move the first element.
+    move the first element. Rounding moves the second by 0.1, ten times the rounding by `coarse`.
     """
     check = Rounding.__new__(Rounding)
     check.adjoints = {"w": "w_grad"}
     check.exact = {"w_grad": exact}
-    check.rounded = {
-        TensorProto.FLOAT: [{"w_grad": exact + np.array([0, by])} for by in (0.1, -0.05)]
+    check._rounded = {
+        factor * UNITS[TensorProto.FLOAT]: [{"w_grad": exact + np.array([0, by])} for by in moved]
+        for factor, moved in ((1, (0.1, -0.05)), (10, (coarse, 0.0)))
     }
     check._shifted = [{"w_grad": exact + np.array([by, 0])} for by in (constants, 0.0)]
     closer = Slope(slope if near is None else near, doubt, doubt, 1e-9)
@@ -54,6 +61,13 @@ def test_float64_has_to_agree_and_rounding_to_explain_the_rest() -> None:
     exact = np.array([3.0, 4.0])
     assert not looked_at(exact, np.array([3.2, 4.3]), 6.9).why, "float64 is off as well"
     assert not looked_at(exact, np.array([3.2, 6.3]), 7.0).why, "ten times the rounding is 1"
+
+
+def test_beside_many_kinks_ten_times_the_rounding_has_more_than_ten_times_the_effect() -> None:
+    exact, found = np.array([3.0, 4.0]), np.array([3.2, 6.3])
+    assert not looked_at(exact, found, 7.0).why
+    assert looked_at(exact, found, 7.0, coarse=1.4).why, "twice 1.4 is more than 2.5"
+    assert not looked_at(exact, found, 6.9, coarse=1.4).why, "float64 is off as well"
 
 
 def test_a_quick_slope_of_one_side_of_a_kink_is_taken_again_from_smaller_steps() -> None:
