@@ -25,6 +25,7 @@ from onnxgrad.jobs.training.declarations import CallbackLike
 from onnxgrad.jobs.training.declarations import DataLike
 from onnxgrad.jobs.training.declarations import GroupsLike
 from onnxgrad.jobs.training.declarations import HeldOutLike
+from onnxgrad.jobs.training.declarations import InitLike
 from onnxgrad.jobs.training.declarations import Keep
 from onnxgrad.jobs.training.declarations import Limit
 from onnxgrad.jobs.training.declarations import MetricsLike
@@ -60,6 +61,7 @@ def training_step(
     inputs_at: Names = (),
     tie: Names = ('auto',),
     untie: Names = ('auto',),
+    init: InitLike | None = None,
     standardize: Names = (),
     original: Original | None = None,
     metrics: Names = (),
@@ -99,6 +101,7 @@ def fit(
     inputs_at: Names = (),
     tie: Names = ('auto',),
     untie: Names = ('auto',),
+    init: InitLike | None = None,
     standardize: Names = (),
     original: str | os.PathLike[str] | bytes | IO[bytes] | None = None,
     metrics: Names = (),
@@ -157,6 +160,7 @@ def fit(
     inputs_at: Names = (),
     tie: Names = ('auto',),
     untie: Names = ('auto',),
+    init: InitLike | None = None,
     standardize: Names = (),
     original: Original | None = None,
     metrics: Names = (),
@@ -215,6 +219,7 @@ def fit(
     inputs_at: Names = (),
     tie: Names = ('auto',),
     untie: Names = ('auto',),
+    init: InitLike | None = None,
     standardize: Names = (),
     original: Original | None = None,
     metrics: Names = (),
@@ -273,6 +278,7 @@ def fit(
     inputs_at: Names = (),
     tie: Names = ('auto',),
     untie: Names = ('auto',),
+    init: InitLike | None = None,
     standardize: Names = (),
     original: Original | None = None,
     metrics: Names = (),

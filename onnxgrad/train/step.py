@@ -34,6 +34,7 @@ from onnxgrad.name_lists import names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.train.export import digest, inference_note
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
+from onnxgrad.train.initialization import Initialization
 from onnxgrad.train.integer_weights import check_scales, open_integers, rounding_scales
 from onnxgrad.train.losses import Place
 from onnxgrad.train.losses.adding import LossLike, emit_loss, loss_of
@@ -100,6 +101,7 @@ def build_step(
     ties: Ties,
     standardized: Sequence[str] = (),
     floats: ModelLike | None = None,
+    init: Initialization | None = None,
 ) -> TrainingStep:
     """Returns the training step of a model; `onnxgrad.training_step` describes the options. Large
     weights of a model file stay in it. floats: the model of which this one was quantised. Raises
@@ -153,12 +155,14 @@ def build_step(
     trained = {*found.adjoints, *(s.name for s in ahead.applied.statistics)}
     if modes.ste:
         check_scales(found.program, trained)
+    drawn = [] if init is None else init.set_zeros(found.program, found.adjoints, ahead.evaluation)
     texts = (note.text for note in notes if note.about & trained)
     found = replace(
         found,
         notes=(
             *earlier,
             *opened,
+            *drawn,
             *texts,
             *folded_note(found.program, trained),
             *unnamed_note(found.program, trained),

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from onnxgrad.ir.types import Array
     from onnxgrad.train.callbacks import Callback
     from onnxgrad.train.data import Data, Given
+    from onnxgrad.train.initialization import Initialization
     from onnxgrad.train.metrics import Metric
     from onnxgrad.train.optimizers.base import Optimizer
     from onnxgrad.train.schedules import Schedule
@@ -72,6 +73,7 @@ AverageLike: TypeAlias = "float | Annotated[WeightAverage, Instance('WeightAvera
 ScalingLike: TypeAlias = (
     "Literal['dynamic'] | float | Annotated[LossScaling, Instance('LossScaling')]"
 )
+InitLike: TypeAlias = "Annotated[Initialization, Instance('Initialization')] | str"
 Original: TypeAlias = "Annotated[ModelLike, Word()]"
 RunSeed: TypeAlias = Annotated[int, Range(0, 2**31 - 1, words="from 0 to 2^31 - 1")]
 Limit: TypeAlias = options.Positive
@@ -177,6 +179,11 @@ class StepOptions(Update, Formulas, Checkpointing):
         "train a weight that several layers share as one parameter per layer; auto (default): "
         "scales of ones and biases of zeros that an exporter merged or left out; off: none",
         metavar="auto|off|NAME",
+    )
+    init: InitLike | None = option(
+        None,
+        "draw the trained matrices and kernels whose elements are all 0: kaiming, xavier (seed=0)",
+        metavar="NAME{option=value}",
     )
     standardize: Names = option(
         (),

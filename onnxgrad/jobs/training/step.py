@@ -22,6 +22,7 @@ from onnxgrad.jobs.gradients import spread
 from onnxgrad.jobs.training.declarations import StepOptions, TrainStepOptions
 from onnxgrad.named_options import read
 from onnxgrad.train.array_files import on_disk
+from onnxgrad.train.initialization import INITIALIZATIONS
 from onnxgrad.train.modes import Modes
 from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
 from onnxgrad.train.schedules import SCHEDULES
@@ -53,6 +54,7 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
         checkpoint=options.checkpoint, modes=modes, inputs_at=options.inputs_at,
         ties=Ties(options.tie, options.untie), standardized=options.standardize,
         floats=None if options.original is None else settled(options.original),
+        init=_object(options.init, INITIALIZATIONS, "initialisation"),
     )  # fmt: skip
     given = settled(model)
     if in_place:
