@@ -13,6 +13,7 @@ from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.report.gradient import check_lines, nodes
 from onnxgrad.report.parts import Part, Text, cell, number, seconds_text, table
 from onnxgrad.results import Plain
+from onnxgrad.train.callbacks import RangeTest
 from onnxgrad.train.engines.session import sizes_of
 from onnxgrad.train.labels import positive_weight, read_by_model, weighs_examples
 from onnxgrad.train.manifest import Fed, Role
@@ -146,6 +147,18 @@ def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
         yield _compared(fitted, fitted.history.best, fitted.history.last)
     for name, counts in (fitted.confusion or {}).items():
         yield from _confusion(name, counts)
+
+
+def range_parts(test: RangeTest) -> Iterator[Part]:
+    """Yields losses by their rates, and the rate at which the loss falls most."""
+    events, means = test.history.events, test.means
+    shown = range(0, len(events), max(len(events) // 12, 1))
+    rows = [(f"{events[i].rate:.2g}", f"{events[i].loss:.5g}", f"{means[i]:.5g}") for i in shown]
+    yield table(">rate", ">loss", ">moving mean", rows=rows)
+    found = "the loss falls at no rate"
+    if test.steepest is not None:
+        found = f"the loss falls most at a rate of {test.steepest:.2g}"
+    yield cell(f"{counted(len(events), 'step')}: {found}")
 
 
 def _confusion(name: str, counts: Sequence[Sequence[int]]) -> Iterator[Part]:

@@ -20,7 +20,7 @@ from onnxgrad.train.adapters import (
     save_peft,
     with_adapter_inputs,
 )
-from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, JsonLines
+from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, JsonLines, RangeTest
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.export import export
@@ -58,6 +58,7 @@ __all__ = [
     "JsonLines",
     "LossScaling",
     "Manifest",
+    "RangeTest",
     "StochasticWeightAverage",
     "Trainer",
     "TrainingStep",

@@ -4,7 +4,7 @@
 # ruff: noqa: I001
 from onnxgrad.train import losses, metrics, optimizers, schedules
 from onnxgrad.train.adapters import Adapters, adapters_of, load_adapters, lora, merge, read_adapters, read_peft, save_adapters, save_onnxruntime, save_peft, with_adapter_inputs
-from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, JsonLines
+from onnxgrad.train.callbacks import CsvLines, EarlyStopping, Event, History, JsonLines, RangeTest
 from onnxgrad.train.data import Arrays, Data
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.export import export
@@ -18,7 +18,7 @@ from onnxgrad.train.step_folder import read_step, save_step, seal_step
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.moving_average import ExponentialMovingAverage, StochasticWeightAverage
 from onnxgrad.training import Trainer, training_step
-__all__ = ['Adapters', 'Arrays', 'CsvLines', 'Data', 'Diverged', 'EarlyStopping', 'Event', 'ExponentialMovingAverage', 'History', 'JsonLines', 'LossScaling', 'Manifest', 'StochasticWeightAverage', 'Trainer', 'TrainingStep', 'accuracy', 'adapters_of', 'export', 'features', 'load_adapters', 'lora', 'merge', 'metrics', 'read_adapters', 'read_peft', 'read_step', 'save_adapters', 'save_onnxruntime', 'save_peft', 'save_step', 'schedules', 'seal_step', 'training_step', 'with_adapter_inputs']
+__all__ = ['Adapters', 'Arrays', 'CsvLines', 'Data', 'Diverged', 'EarlyStopping', 'Event', 'ExponentialMovingAverage', 'History', 'JsonLines', 'LossScaling', 'Manifest', 'RangeTest', 'StochasticWeightAverage', 'Trainer', 'TrainingStep', 'accuracy', 'adapters_of', 'export', 'features', 'load_adapters', 'lora', 'merge', 'metrics', 'read_adapters', 'read_peft', 'read_step', 'save_adapters', 'save_onnxruntime', 'save_peft', 'save_step', 'schedules', 'seal_step', 'training_step', 'with_adapter_inputs']
 __all__ += losses.__all__
 __all__ += optimizers.__all__
 __all__ += ['Delta', 'average', 'read_delta', 'step_from_training_info', 'with_training_info']

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -344,9 +345,9 @@ class History:
         self.last, self.best = last, best if better else last
         self.kept = "best" if wanted and better else "last"
 
-    def plot(self, path: str | PathLike[str]) -> None:
-        """Writes a plot of the loss over the steps. Raises InputError if matplotlib is not
-        installed.
+    def plot(self, path: str | PathLike[str], over: Literal["step", "rate"] = "step") -> None:
+        """Writes a plot of the loss over the steps, or over the learning rates. Raises InputError
+        if matplotlib is not installed.
         """
         check_plotting()
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -354,15 +355,64 @@ class History:
 
         figure = Figure(figsize=(7, 4), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
-        steps = [e.step for e in self.events if e.evaluation is None]
+        axes = figure.add_subplot(xscale="log" if over == "rate" else "linear")
+        steps = [getattr(e, over) for e in self.events if e.evaluation is None]
         axes.plot(steps, self.losses, linewidth=1, label="training")
         if self.evaluations:
             steps = [e.step for e in self.events if e.evaluation is not None]
             axes.plot(steps, [found["loss"] for found in self.evaluations], "o-", label="held out")
             axes.legend()
-        axes.set_xlabel("step")
+        axes.set_xlabel("learning rate" if over == "rate" else over)
         axes.set_ylabel("loss")
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=120)
         write_whole(Path(path), picture.getvalue())
+
+
+@dataclass
+class RangeTest:
+    """A learning rate that grows from `low` to `high` by the same factor in each of `steps` steps,
+    and a callback that ends training when the moving mean of the loss is 4 times its least.
+
+    Source: Smith, "Cyclical Learning Rates for Training Neural Networks", 2017.
+
+        test = RangeTest()
+        Trainer(step, rate=test.rate).fit(data, steps=test.steps, callbacks=[test])
+        test.steepest
+    """
+
+    low: float = 1e-6
+    high: float = 10.0
+    steps: int = 100
+    history: History = field(default_factory=History)
+
+    def rate(self, step: int) -> float:
+        """Returns the rate of a step, which counts from 1."""
+        return float(self.low * (self.high / self.low) ** ((step - 1) / (self.steps - 1)))
+
+    def __call__(self, event: Event) -> bool:
+        """Keeps the event. Returns whether training should end."""
+        self.history(event)
+        return self.means[-1] > 4 * min(self.means)
+
+    @property
+    def means(self) -> list[float]:
+        """The moving mean of the loss after each step, in which each step counts 0.9 times the next
+        one.
+        """
+        found, total, weight = [], 0.0, 0.0
+        for loss in self.history.losses:
+            total, weight = 0.9 * total + loss, 0.9 * weight + 1
+            found.append(total / weight)
+        return found
+
+    @property
+    def steepest(self) -> float | None:
+        """The rate at which the mean falls most in a step, on its way to its least; the first tenth
+        of the steps is left out. None if it never falls.
+        """
+        means, rates = self.means, [event.rate for event in self.history.events]
+        falls = [(a - b, rate) for (a, b), rate in zip(pairwise(means), rates)]
+        least = means.index(min(means)) if means else 0
+        fall, rate = max(falls[self.steps // 10 : least], default=(0.0, 0.0))
+        return rate if fall > 0 else None

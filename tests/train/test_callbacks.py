@@ -5,12 +5,20 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train.callbacks import EarlyStopping, Event, History, JsonLines, log_to
+from onnxgrad.train.callbacks import (
+    EarlyStopping,
+    Event,
+    History,
+    JsonLines,
+    RangeTest,
+    log_to,
+)
 
 EVENTS = [
     Event(1, 0, 2.0, 0.1),
@@ -125,3 +133,36 @@ def test_patience() -> None:
     told = [stopping(Event(1, 0, 0.0, 0.0, {"loss": loss})) for loss in (3.0, 2.0, 2.0, 1.9, 5, 6)]
     assert told == [False, False, False, False, False, True]
     assert stopping(EVENTS[0]) is False
+
+
+def ranged(loss_at: Any) -> tuple[RangeTest, int]:
+    """A test of a loss that is a function of the rate, and the number of its steps."""
+    test = RangeTest()
+    for step in range(1, test.steps + 1):
+        rate = test.rate(step)
+        if test(Event(step, 0, loss_at(rate), rate)):
+            return test, step
+    return test, test.steps
+
+
+def test_rates_grow_by_one_factor() -> None:
+    test = RangeTest(low=1e-4, high=1e-1, steps=4)
+    assert [test.rate(n) for n in (1, 2, 3, 4)] == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
+    assert RangeTest().steepest is None
+
+
+def test_the_loss_falls_most_before_its_least() -> None:
+    """It falls around 1e-3 and grows from 0.1 on: the test ends there."""
+    test, steps = ranged(lambda r: 2 / (1 + (1e3 * r) ** 2) + 1 + 1e3 * max(r - 0.1, 0))
+    assert 5e-4 < (test.steepest or 0) < 3e-3
+    assert test.rate(steps) < 0.3 and len(test.history.losses) == steps
+    assert test.means[-1] > 4 * min(test.means) >= test.means[-2]
+    rising, steps = ranged(lambda r: 1 + r)
+    assert rising.steepest is None and test.means[0] == test.history.losses[0]
+
+
+def test_means_are_those_of_the_weights() -> None:
+    test, _ = ranged(lambda r: np.sin(1e6 * r) + 2)
+    losses = np.array(test.history.losses)
+    weights = 0.9 ** np.arange(10)[::-1]
+    assert test.means[9] == pytest.approx((weights * losses[:10]).sum() / weights.sum())

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,15 @@ from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.parser import complaint
 from onnxgrad.cli.targets import target_of, write_model
+from onnxgrad.errors import InputError
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.training.fit import FitHooks, FittingLoop, fit, is_folder
 from onnxgrad.report.parts import cell, heading
-from onnxgrad.report.training import batch_parts, fitted_parts, weight_parts
+from onnxgrad.report.training import batch_parts, fitted_parts, range_parts, weight_parts
 from onnxgrad.train import Event
-from onnxgrad.train.callbacks import TENSORBOARD, check_plotting
+from onnxgrad.train.callbacks import TENSORBOARD, RangeTest, check_plotting
+from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.engines.processes import world
 from onnxgrad.verify.running.process_limits import bounding_us
 
@@ -51,6 +53,8 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     def write(trained: Program) -> None:
         write_model(trained, target, out)
 
+    if args.find_lr:
+        return _find_rate(args, out)
     with naming(args.model):
         model: Any = args.model if folder else source(args.model)
         into = None if args.output is None or deploy else source(original) if folder else model
@@ -69,16 +73,36 @@ def _fit(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
+def _find_rate(args: argparse.Namespace, out: Output) -> int:
+    """Trains at growing rates, and prints the losses."""
+    if args.output or args.predict or args.folder or args.rate is not None:
+        raise InputError("--find-lr trains no model: leave out -o, --folder, --predict and --rate")
+    test = RangeTest()
+    options = args.options.having(rate=test.rate, steps=test.steps, plot=None)
+    hooks = FitHooks(partial(_watched, args, out, test=test), limits=bounding_us)
+    with naming(args.model), suppress(Diverged):  # the rates before were good
+        fit(args.model if is_folder(args.model) else source(args.model), options, hooks)
+    if not test.history.losses:  # another process leads
+        return 0
+    if args.plot is not None:
+        test.history.plot(args.plot, over="rate")
+    out.wrote(args.plot)
+    out.show(heading(shown(args.model)), *range_parts(test))
+    losses = [[event.rate, event.loss] for event in test.history.events]
+    out.json({"model": args.model, "losses": losses, "steepest": test.steepest})
+    return 0
+
+
 @contextmanager
 def _watched(
-    args: argparse.Namespace, out: Output, trainer: FittingLoop
-) -> Iterator[Callable[[Event], None]]:
+    args: argparse.Namespace, out: Output, trainer: FittingLoop, test: RangeTest | None = None
+) -> Iterator[Callable[[Event], bool | None]]:
     """Shows the step and its notes, then the progress of training."""
     if trainer.leads:
         out.show(*batch_parts(trainer.task), *weight_parts(trainer.task, out.verbose))
         out.show(*(cell(f"note: {note}") for note in trainer.task.notes))
     with out.progress("train", 1) as advance:
-        yield _shown(args, advance)
+        yield _shown(args, advance, test)
 
 
 def _check_plotting() -> None:
@@ -98,10 +122,13 @@ def _check_plotting() -> None:
 
 
 def _shown(
-    args: argparse.Namespace, advance: Callable[[str, float | None], None]
-) -> Callable[[Event], None]:
-    def show(event: Event) -> None:
+    args: argparse.Namespace,
+    advance: Callable[[str, float | None], None],
+    test: RangeTest | None,
+) -> Callable[[Event], bool | None]:
+    def show(event: Event) -> bool | None:
         part = None if args.steps is None else min(event.step / args.steps, 1.0)
         advance(f"epoch {event.epoch + 1}, step {event.step}, loss {event.loss:.4g}", part)
+        return None if test is None else test(event)
 
     return show

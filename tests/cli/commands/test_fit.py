@@ -372,3 +372,36 @@ def test_a_picture_that_nobody_can_draw_is_refused_before_the_training(
     assert main([*words, "--plot", "loss.png", "-o", "out.onnx"]) == 2
     assert "matplotlib is not installed" in capsys.readouterr().err
     assert not Path("log.jsonl").exists() and not Path("out.onnx").exists()
+
+
+def test_a_test_of_rates_trains_no_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--find-lr"]
+    for more in (["-o", "out.onnx"], ["--folder", "run"], ["--rate", "0.1"]):
+        assert main([*words, *more]) == 2
+        assert "--find-lr trains no model: leave out" in capsys.readouterr().err
+    before = {p.name for p in Path().iterdir()}
+    assert main([*words, "--optimizer", "sgd", "--json", "found.json"]) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(Path("found.json").read_text())
+    rates = [rate for rate, _ in found["losses"]]
+    assert rates[0] == pytest.approx(1e-6) and 1e-2 < found["steepest"] < 10
+    assert f"falls most at a rate of {found['steepest']:.2g}" in shown
+    assert {p.name for p in Path().iterdir()} == before | {"found.json"}
+
+
+def test_a_test_of_rates_ends_where_the_loss_is_not_finite(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = examples(64)
+    np.savez("large.npz", x=1e6 * data["x"], target=np.zeros((64, 3), np.float32))
+    words = ["fit", "model.onnx", "--loss", "mse", "--data", "large.npz", "--find-lr"]
+    assert main([*words, "--optimizer", "sgd", "--json", "-"]) == 0
+    losses = json.loads(capsys.readouterr().out)["losses"]
+    assert 0 < len(losses) < 100 and all(np.isfinite(loss) for _, loss in losses)
+
+
+def test_losses_over_rates_are_a_picture(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["fit", "model.onnx", *BASE, "--data", "data.npz", "--find-lr", "--plot", "rates.png"]
+    assert main(words) == 0
+    assert Path("rates.png").read_bytes().startswith(b"\x89PNG")
