@@ -6,17 +6,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 
 from onnxgrad.help import TOPICS, source
 from tests.helpers import ROOT
+from tests.language_models import language_model
 from tests.pages import Command, commands, run_page, same_text
 
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of its own that has the repository's models, and from which Python imports."""
+    """A folder of its own that has the repository's models and a language model, and from which Python imports."""
     (tmp_path / "models").symlink_to(ROOT / "models")
+    onnx.save(language_model("llama"), tmp_path / "llm.onnx")  # a user's own
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)

@@ -321,7 +321,8 @@ def _with_update(
         ste = option("--ste", "ste=True")
         raise InputError(
             f"'{absent[0]}' is not a weight that the file holds as floating-point numbers: leave "
-            f"it out of wrt; {ste} trains stored integers if they have one scale per tensor or axis"
+            f"it out of wrt, or train adapters beside it (`onnxgrad lora`); {ste} trains stored "
+            "integers if they have one scale per tensor or axis"
         )
     adjoints = [values[name] for name in found.adjoints.values()]
     initial = {p.name: np.array(p.const) for p in parameters}

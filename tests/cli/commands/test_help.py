@@ -76,6 +76,7 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("letterbox", "preprocess", "letterbox"),
         ("split model", "lift", "split a model"),
         ("low-rank adapters", "lora", "low-rank adapters"),
+        ("fine-tune a language model", "training", "onnxgrad lora llm.onnx"),
         ("AdapterFormat", "lora", "--onnxruntime"),
         ("clip_norm", "train-step", "largest norm"),
         ("resume", "fit", "checkpoint"),
