@@ -11,6 +11,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.registry import FORM
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.emission.emitter import emitter
 from onnxgrad.ir.emission.fill_and_reshape import fill, reshape_like, shape_of, with_type_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import (
@@ -54,6 +55,8 @@ def fit(
             partial = _sum_over(partial, decided, len(partial.shape) - len(operand.shape))
     elif broadcasts:
         partial = _unbroadcast_at_run_time(partial, operand)
+    if partial.block is not emitter().block and partial.shape != operand.shape:
+        partial = op.Identity(partial)  # a type that holds in a branch may not hold outside
     return with_type_of(partial, operand)
 
 

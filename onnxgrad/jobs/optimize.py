@@ -202,9 +202,9 @@ def hint_of_defaults(model: ModelLike, pipeline: Pipeline, done: Outcome) -> lis
         nodes, fewer = (sum(1 for _ in p.main.walk()) for p in (program, bound))
         if fewer < nodes:
             return [
-                f"{counted(number, 'input')} with an initializer may be overridden, so no pass "
-                f"folds them: {option('--bind-defaults', 'bind_defaults=True')} makes them "
-                f"constants, which leaves {fewer} of {counted(nodes, 'node')}"
+                f"callers may override {counted(number, 'input')} with an initializer, which no "
+                f"pass folds: {option('--bind-defaults', 'bind_defaults=True')} makes constants of "
+                f"such inputs, which leaves {fewer} of {counted(nodes, 'node')}"
             ]
     return []
 

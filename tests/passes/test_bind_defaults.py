@@ -62,7 +62,7 @@ def test_from_ir_4_on_they_stay_and_a_hint_says_what_binding_wins() -> None:
     found = done(8)
     assert len(found.model.graph.input) == 7 and len(found.model.graph.node) == 2
     (hint,) = found.outcome.notes
-    assert "6 inputs with an initializer may be overridden" in hint
+    assert "callers may override 6 inputs with an initializer" in hint
     assert "bind_defaults=True" in hint and "leaves 1 of 2 nodes" in hint
 
 

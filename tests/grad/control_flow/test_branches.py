@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxgrad import check_gradient, gradient
+from onnxgrad import check_gradient, gradient, jvp
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
@@ -79,3 +79,24 @@ def test_its_results_may_be_asked_for() -> None:
     wanted = np.exp(np.sin(x)) * np.cos(x)
     np.testing.assert_allclose(found["x_grad"], wanted, rtol=1e-5)  # type: ignore[arg-type]
     assert onnx.checker.check_model(graph) is None
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_derivatives_through_branches_of_other_ranks(rows: int) -> None:
+    """As TorchScript writes `squeeze(1)`. In one branch the adjoint of the If has the rank of its
+    operand; the second walk through the adjoint, which is the tangent, must not take it for that
+    of the other branch, too.
+    """
+    model = parse("""g (float[b,c,t] x) => (float[] y) <int64[1] one = {1}> {
+      w = Sigmoid (x)  s = Shape (w)  n = Gather (s, one)  e = Equal (n, one)
+      i = If (e) <then_branch = a () => (float[] p) { p = Squeeze (w, one) },
+                  else_branch = d () => (float[] q) { q = Identity (w) }>
+      y = ReduceMean <keepdims = 0> (i, one) }""")
+    rng = np.random.default_rng(0)
+    x, v = rng.standard_normal((2, 2, rows, 5)).astype(np.float32)
+    sides = [np.asarray(run(model, {"x": x + step * v})["y"]) for step in (1e-2, -1e-2)]
+    found = np.asarray(run(jvp(model), {"x": x, "x_tangent": v})["y_tangent"])
+    np.testing.assert_allclose(found, (sides[0] - sides[1]) / 2e-2, atol=1e-4)
+    g = rng.standard_normal(found.shape).astype(np.float32)
+    back = run(gradient(model, target="y", adjoint="input"), {"x": x, "y_grad": g})["x_grad"]
+    assert float((np.asarray(back) * v).sum()) == pytest.approx(float((g * found).sum()), 1e-4)
