@@ -12,6 +12,7 @@ from onnx import TensorProto
 from onnxgrad.grad.checkpointing.views import hide_sizes
 from onnxgrad.grad.prepare import Prepared
 from onnxgrad.grad.registry import INTERNAL
+from onnxgrad.grad.rules._by_blocks import beside_dequantised
 from onnxgrad.grad.stops import STOPPED
 from onnxgrad.grad.straight_through import SHADOWED, STRAIGHT_THROUGH
 from onnxgrad.grad.weights.kept import kept
@@ -53,6 +54,7 @@ def finish(task: Prepared) -> None:
         if identity.is_live:  # removing the internal operators removed the paths in floats
             remove_barrier(identity, task.model_names)
     block.remove_unused()
+    take_by_blocks(block, task.forward)
     if task.request.simplify:
         simplify(program, task.requested, task.forward)
         if task.request.form == "fast":
@@ -211,6 +213,20 @@ def transpose_once(block: BindingBlock, forward: Collection[Binding]) -> None:
             rows = op.Reshape(turned, [size, -1])
             for b in products:
                 block.replace(b.out, op.MatMul(rows, b.operand(1)))
+    block.remove_unused()
+
+
+def take_by_blocks(block: BindingBlock, forward: Collection[Binding]) -> None:
+    """Replaces recomputed products with large dequantised matrices by products with their blocks.
+
+    A second reader of a DequantizeLinear would keep its float matrix from the forward part on.
+    """
+    with emitting(block, share=True, made_by="gradient"):
+        for b in [b for b in block.bindings if b.is_op("MatMul") and b not in forward]:
+            x, w = b.inputs
+            product = x and w and beside_dequantised(x, w, transposed=True)
+            if product is not None:
+                block.replace(b.out, product)
     block.remove_unused()
 
 

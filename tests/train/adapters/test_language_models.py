@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,12 @@ def with_loss(model: onnx.ModelProto, values: dict[str, np.ndarray[Any, Any]]) -
     return adapted
 
 
+def captured(node: onnx.NodeProto) -> list[str]:
+    """The names that nodes of nested graphs read."""
+    inner = [n for a in node.attribute if a.HasField("g") for n in a.g.node]
+    return [name for n in inner for name in (*n.input, *captured(n))]
+
+
 def check(architecture: Architecture, weights: Weights, **choices: Any) -> None:
     language = LanguageModel(architecture, weights)
     model, batch = language.build(), language.batch(3)
@@ -71,6 +78,11 @@ def check(architecture: Architecture, weights: Weights, **choices: Any) -> None:
     expected = run(gradient(floats, "*.lora_*", "loss"), batch)
     graph = gradient(quantised, "*.lora_*", "loss", **choices)
     assert "Loop" in [n.op_type for n in graph.graph.node]
+    # nothing keeps a float matrix from the forward to the backward part
+    readers = Counter(name for n in graph.graph.node for name in n.input)
+    readers.update(name for n in graph.graph.node for name in captured(n))
+    matrices = [n.output[0] for n in graph.graph.node if n.op_type == "DequantizeLinear"]
+    assert [readers[name] for name in matrices] == [1] * len(matrices)
     # at its default options onnxruntime rounds the inputs of products with dequantised weights
     got = run(graph, batch, optimize=False)
     names = [name for name in expected if name.endswith("_grad")]
