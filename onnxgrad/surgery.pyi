@@ -18,6 +18,8 @@ from onnxgrad.jobs.kinds import Memory
 from onnxgrad.jobs.kinds import Names
 from onnxgrad.jobs.kinds import NamesByCommas
 from onnxgrad.jobs.kinds import NamesOrAxes
+from onnxgrad.jobs.kinds import NewNodes
+from onnxgrad.jobs.kinds import NewSymbols
 from onnxgrad.jobs.kinds import Pairs
 from onnxgrad.jobs.kinds import PerOutput
 from onnxgrad.jobs.kinds import Places
@@ -32,6 +34,7 @@ from onnxgrad.jobs.kinds import Sizes
 from onnxgrad.jobs.kinds import StepTexts
 from onnxgrad.jobs.kinds import Text
 from onnxgrad.jobs.kinds import Threads
+from onnxgrad.jobs.kinds import Values
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.options import Range
 from onnxgrad.transform.gradient_split import Linearized
@@ -298,11 +301,11 @@ def edit(
     model: str | os.PathLike[str] | bytes | IO[bytes],
     *,
     bind: Constants | None = None,
-    set: Constants | None = None,
+    set: Values | None = None,
     free: Names = (),
     rename: Renames | None = None,
-    rename_node: Renames | None = None,
-    rename_dim: Renames | None = None,
+    rename_node: NewNodes | None = None,
+    rename_dim: NewSymbols | None = None,
     add_output: Names = (),
     drop_output: Names = (),
     mode: Literal['inference'] | None = None,
@@ -328,11 +331,11 @@ def edit(
     model: M,
     *,
     bind: Constants | None = None,
-    set: Constants | None = None,
+    set: Values | None = None,
     free: Names = (),
     rename: Renames | None = None,
-    rename_node: Renames | None = None,
-    rename_dim: Renames | None = None,
+    rename_node: NewNodes | None = None,
+    rename_dim: NewSymbols | None = None,
     add_output: Names = (),
     drop_output: Names = (),
     mode: Literal['inference'] | None = None,
@@ -358,11 +361,11 @@ def edit(
     model: ModelLike,
     *,
     bind: Constants | None = None,
-    set: Constants | None = None,
+    set: Values | None = None,
     free: Names = (),
     rename: Renames | None = None,
-    rename_node: Renames | None = None,
-    rename_dim: Renames | None = None,
+    rename_node: NewNodes | None = None,
+    rename_dim: NewSymbols | None = None,
     add_output: Names = (),
     drop_output: Names = (),
     mode: Literal['inference'] | None = None,

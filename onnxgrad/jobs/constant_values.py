@@ -152,9 +152,11 @@ def _array(where: str, declared: ValueInfoProto, value: Any, owner: str = "model
         len(shape) != array.ndim
         or any(isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True))
     ):
+        number = array.ndim == 0 and owner == "model"
+        open_shape = ": ones and zeros fill open sizes, other numbers do not" if number else ""
         raise InputError(
             f"{where}: the {owner} requires shape [{', '.join(map(str, shape))}], but the value "
-            f"has {list(array.shape)}"
+            f"has {list(array.shape)}{open_shape}"
         )
     return array.astype(object) if texts else array
 

@@ -133,6 +133,11 @@ def changes_of(program: Program, options: EditOptions) -> tuple[Changes, list[st
     added, notes = _added(program, options.add_output)
     outputs = [v.name for v in block.outputs]
     no_output, no_weight = "the model has no output", "the model has no initializer"
+    inputs = {v.name for v in block.inputs}
+    for name in names_among(options.free, [*inputs, *block.initializers], "free"):
+        if name in inputs and name not in block.initializers:
+            where = option(f"--free {name}", f"free={name!r}")
+            raise InputError(f"{where}: it is an input already")
     changes = Changes(
         bound=values_of(proto, options.bind or {}),
         weights=weights_of(program, options.set or {}),
@@ -340,7 +345,8 @@ def _change_outputs(program: Program, changes: Changes) -> list[str]:
         block.add_output(v)
     dropped = [values[name] for name in changes.dropped]
     if dropped and len(dropped) == len(block.outputs):
-        raise InputError("every output would be dropped, but a model needs an output")
+        where = option("--drop-output", "drop_output")
+        raise InputError(f"{where}: every output would be dropped, but a model needs an output")
     with remove_what_served(program, dropped):
         for v in dropped:
             block.remove_output(v)

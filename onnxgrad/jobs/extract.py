@@ -30,6 +30,7 @@ from onnxgrad.verify import Report, run
 from onnxgrad.verify import verify as prove
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
+from onnxgrad.wording import option
 
 
 def extract(model: ModelLike, options: ExtractOptions, hooks: Hooks) -> Proved:
@@ -66,7 +67,8 @@ def extracted(
         missing = [v for v in block.inputs if v.users and v.initializer is None and v not in given]
         if missing:
             raise InputError(
-                f"the outputs also depend on '{missing[0].name}', which is not an input of the part"
+                f"the outputs also depend on '{missing[0].name}', which is not an input of the "
+                f"part: add it to {option('--inputs', 'inputs')}"
             )
         defaults = [v for v in block.inputs if v.initializer is not None and v.use_count]
         block.inputs = [*given, *(v for v in defaults if v not in given)]

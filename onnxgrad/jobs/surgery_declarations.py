@@ -13,12 +13,15 @@ from onnxgrad.jobs.kinds import (
     Constants,
     Names,
     NamesByCommas,
+    NewNodes,
+    NewSymbols,
     Pairs,
     Providers,
     Renames,
     Seed,
     Sizes,
     StepTexts,
+    Values,
 )
 from onnxgrad.options import Count, Finite
 
@@ -39,7 +42,7 @@ class EditOptions(Proof):
         metavar="NAME=VALUE|FILE",
         file="read",
     )
-    set: Constants | None = option(
+    set: Values | None = option(
         None,
         "replace the value of an initializer (a weight) by another of its shape and type, in a "
         "form that --bind reads; may repeat",
@@ -58,10 +61,10 @@ class EditOptions(Proof):
         "NEW stands for the text that a * of OLD matches, as in 'enc.*=encoder.*'",
         metavar="OLD=NEW",
     )
-    rename_node: Renames | None = option(
+    rename_node: NewNodes | None = option(
         None, "rename a node, or the nodes that a pattern matches", metavar="OLD=NEW"
     )
-    rename_dim: Renames | None = option(
+    rename_dim: NewSymbols | None = option(
         None,
         "rename a symbolic dimension (a dynamic axis) in every shape; patterns as in --rename",
         metavar="OLD=NEW",

@@ -309,6 +309,10 @@ def parse_passes(text: str, **common: Any) -> list[Pass]:
             found = with_rules(found, [build(name, cls, options or "", common)])
         else:
             hint = did_you_mean(name, (*PASSES, *PRESETS), "`onnxgrad passes` lists them")
+            if name.endswith(".py"):
+                hint = (
+                    "`--plugin FILE.py` reads your rules, and --passes names the file without .py"
+                )
             raise InputError(f"unknown pass '{name}': {hint}")
     if not found:
         raise InputError("the list of passes is empty")

@@ -132,6 +132,10 @@ USAGE: dict[str, tuple[list[str], str]] = {
         "cannot read the list",
     ),
     "empty list of passes": (["--dry-run", "--passes", ""], "empty"),
+    "a plugin as a pass": (
+        ["--dry-run", "--passes", "rule.py"],
+        "`--plugin FILE.py` reads your rules",
+    ),
     "--without an unknown pass": (["--dry-run", "--without", "merge-equals"], "'merge-equal'?"),
     "--without any pass": (["--dry-run", "--without", "*"], "no pass is left to run"),
     "--print-after an unknown pass": (["--dry-run", "--print-after", "combine"], "'combine*'?"),

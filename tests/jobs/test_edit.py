@@ -300,7 +300,9 @@ def test_weights_of_a_file_that_are_inputs_too() -> None:
             {},
             "no change is requested: see bind, set, free, rename, rename_node, rename_dim, add_output, ",
         ),
-        ({"free": "k"}, "the model has no initializer of this name"),
+        ({"free": "q"}, "the model has no initializer of this name"),
+        ({"free": "k"}, "free='k': it is an input already"),
+        ({"bind": {"k": 1}}, "value has .*: ones and zeros fill open sizes, other numbers do not"),
         ({"free": "q*"}, "the model has no initializer of this name"),
         ({"bind": {"kk": 1}}, "the model has no input of this name .did you mean 'k'"),
         (

@@ -80,7 +80,11 @@ def test_a_wrong_part_is_found_out() -> None:
     [
         (None, ["hh"], "outputs='hh': the main graph has no value of this name"),
         (["q"], ["y"], "inputs='q': the main graph has no value of this name"),
-        (["t"], ["y"], "the outputs also depend on 'z', which is not an input of the part"),
+        (
+            ["t"],
+            ["y"],
+            "the outputs also depend on 'z', which is not an input of the part: add it to inputs",
+        ),
         (["t"], ["t"], "'t' is requested as input and as output"),
         (["t", "t"], ["u"], "input 't' is requested twice"),
     ],
