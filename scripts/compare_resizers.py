@@ -62,12 +62,14 @@ def of_library(x: Any, height: int, width: int, name: str) -> Any:
         return cv2.resize(x, (width, height), interpolation=how).reshape(height, width, -1)
     import torch
     from torchvision.transforms import InterpolationMode
-    from torchvision.transforms.v2.functional import resize
+    from torchvision.transforms import functional as v1
+    from torchvision.transforms.v2 import functional as v2
 
+    resize = v1.resize if kind.startswith("v1-") else v2.resize
     made = resize(
         torch.from_numpy(x).permute(2, 0, 1),
         [height, width],
-        InterpolationMode(kind),
+        InterpolationMode(kind.removeprefix("v1-")),
         antialias=library == "torchvision",
     )
     return made.permute(1, 2, 0).numpy()

@@ -290,10 +290,12 @@ def _end(made: Program, ending: _Ending, frame: Frame | None, options: Preproces
     for name, v in values.items():
         if v.is_input or v.initializer is not None or v.returned or v in read.values():
             v = op.Identity(v)
-        if name in read and name not in kept:
-            v.swap_names(read[name])
-        else:
-            v.rename(made.names.fresh(name))
+        if v.name != name:
+            inner = {w.name: w for w in block.vars() if not w.is_input and not w.returned}
+            if name in inner:
+                v.swap_names(inner[name])
+            else:
+                v.rename(made.names.fresh(name))
         block.add_output(v)
         ending.results[name] = v.name
 

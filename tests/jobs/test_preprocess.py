@@ -13,12 +13,12 @@ import pytest
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.transform.preprocessing.detection import Nms
 from onnxgrad.transform.preprocessing.images import Normalize
 from onnxgrad.transform.preprocessing.steps import Prepared
 from onnxgrad.verify.running.session import run
 from scripts.compare_resizers import image
 from tests.helpers import MODELS_DIR, interface, parse
+from tests.transform.preprocessing.test_detection import suppressed
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 RECIPE = f"resize{{size=110}},center-crop{{size=96}},to-float,normalize{{mean={MEAN},std={STD}}}"
@@ -57,20 +57,54 @@ def test_a_detector_of_yolox() -> None:
     assert len(boxes) > 20 and (boxes >= 0).all()
     assert boxes[:, [0, 2]].max() <= 160 and boxes[:, [1, 3]].max() <= 90
     assert (np.diff(found["scores"]) <= 0).all() and set(found["images"].tolist()) == {0}
-    padded = np.full((128, 128, 3), 114, np.float32)
-    cv2 = pytest.importorskip("cv2", exc_type=ImportError)
-    padded[:72] = cv2.resize(photo[..., ::-1], (128, 72), interpolation=cv2.INTER_LINEAR)
-    raw = run(onnx.load(path), {"x": padded.transpose(2, 0, 1)[None]})["detections"][0]
-    cells = [(s, x, y) for s in (8, 16, 32) for y in range(128 // s) for x in range(128 // s)]
-    stride, x, y = np.array(cells, np.float32).T
-    center = np.stack([(raw[:, 0] + x) * stride, (raw[:, 1] + y) * stride], 1)
-    half = np.exp(raw[:, 2:4]) * stride[:, None] / 2
-    corners = np.concatenate([center - half, center + half], 1)
-    scores = raw[:, 4:5] * raw[:, 5:]
-    wanted = Nms(0.3, 0).compute({"boxes": corners[None], "scores": scores[None]}, None)
-    assert np.allclose(found["scores"][:20], wanted["scores"][:20], rtol=1e-3)
-    limits = np.array([160, 90, 160, 90])
-    assert np.allclose(boxes[:20], np.clip(wanted["boxes"][:20] / 0.8, 0, limits), atol=0.05)
+
+
+@pytest.mark.parametrize("size", [(300, 420), (211, 120)])
+def test_a_detector_beside_pillow(size: tuple[int, int]) -> None:
+    """Coloured squares, which a network finds in cells of 32 pixels, and the steps of Ultralytics
+    written with Pillow and NumPy alone.
+    """
+    pillow = pytest.importorskip("PIL.Image")
+    cells = [[32 * x + 16, 32 * y + 16, 40, 36] for y in range(5) for x in range(5)]
+    model = parse("""g (float[N,3,160,160] x) => (float[N,7,25] y) <int64[3] to = {0, 3, 25}> {
+      m = AveragePool <kernel_shape = [32, 32], strides = [32, 32]> (x) s = Reshape (m, to)
+      z = ReduceSum <keepdims = 1> (s, axis) w = Mul (z, zero) b = Add (boxes, w)
+      y = Concat <axis = 1> (b, s) }""")
+    for name, value in {
+        "boxes": np.array([cells], np.float32).transpose(0, 2, 1),
+        "axis": np.array([1, 2]), "zero": np.zeros(1, np.float32),
+    }.items():  # fmt: skip
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    after = "boxes{format=yolov8},nms{iou=0.1,score=0.3},to-image"
+    made = onnxgrad.preprocess(
+        model, "letterbox{size=160,mode=pil-bilinear},to-float", after, verify=False
+    )
+    height, width = size
+    photo = np.zeros((height, width, 3), np.uint8)
+    photo[height // 4 : height // 2, width // 2 : width * 3 // 4, 0] = 250
+    photo[height * 2 // 3 :, : width // 3, 2] = 200
+    found = run(made, {"x": photo[None]})
+
+    ratio = 160 / max(size)
+    new = [round(n * ratio) for n in size]
+    top, left = (round((160 - n) / 2 - 0.1) for n in new)
+    x = np.full((160, 160, 3), 114, np.uint8)
+    resized = pillow.fromarray(photo).resize((new[1], new[0]), pillow.Resampling.BILINEAR)
+    x[top : top + new[0], left : left + new[1]] = np.asarray(resized)
+    y = run(model, {"x": x.transpose(2, 0, 1)[None].astype(np.float32) / 255})["y"][0]
+    corners = np.concatenate([y[:2] - y[2:4] / 2, y[:2] + y[2:4] / 2]).T
+    rows = []
+    for c in range(3):
+        mine = np.where(y[4:].argmax(0) == c, y[4 + c], -1)
+        for i in suppressed(corners.astype(np.float64), mine, 0.1, 0.3):
+            box = (corners[i] - [left, top, left, top]) / ratio
+            rows.append([*np.clip(box, 0, [width, height, width, height]), mine[i], c])
+    wanted = np.array(sorted(rows, key=lambda row: -row[4]))
+    assert {0, 2} <= {*wanted[:, 5]} and wanted[0, 4] > 0.7
+    assert np.allclose(found["boxes"], wanted[:, :4], atol=1e-3)
+    assert np.allclose(found["scores"], wanted[:, 4]) and np.array_equal(
+        found["classes"], wanted[:, 5]
+    )
 
 
 def test_the_proof_computes_the_steps_in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

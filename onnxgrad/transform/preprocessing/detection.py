@@ -83,7 +83,8 @@ class Boxes(Head):
         xy, wh = boxes[..., :2], boxes[..., 2:4]
         if self.format == "yolox":
             grid, stride = _grid(pair_of(self.size or 0, self.name))
-            xy, wh = (xy + grid) * stride, np.exp(wh) * stride
+            with np.errstate(over="ignore"):
+                xy, wh = (xy + grid) * stride, np.exp(wh) * stride
         if self.format == "xywh":
             xy, wh = xy, xy + wh
         elif self.format != "xyxy":

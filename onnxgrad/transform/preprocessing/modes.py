@@ -56,6 +56,10 @@ def _torchvision(kernel: Kernel, radius: float) -> Mode:
     return Mode(kernel, radius, True, "drop", "16 bits", ("float64", "float32"))
 
 
+def _torchvision_v1(kernel: Kernel, radius: float) -> Mode:
+    return Mode(kernel, radius, True, "drop", "rounded", ("float32", "float32"))
+
+
 def _torch(kernel: Kernel, radius: float) -> Mode:
     return Mode(kernel, radius, False, "repeat", "16 bits", ("float64", "fused"))
 
@@ -74,6 +78,8 @@ MODES: dict[str, Mode | Nearest] = {
     "torchvision-nearest-exact": Nearest(0.5, "float32"),
     "torchvision-bilinear": _torchvision("triangle", 1),
     "torchvision-bicubic": _torchvision("keys", 2),
+    "torchvision-v1-bilinear": _torchvision_v1("triangle", 1),
+    "torchvision-v1-bicubic": _torchvision_v1("keys", 2),
     "torch-bilinear": _torch("triangle", 1),
     "torch-bicubic": _torch("cubic", 2),
 }

@@ -35,7 +35,7 @@ def resized(x: Array, height: int, width: int, mode: Mode | Nearest) -> Array:
     for axis, size in sizes:
         weights = _matrix(x.shape[axis], size, mode, 0)
         if mode.levels == "rounded":
-            y = _product(weights, y, axis)
+            y = _product(weights.astype(np.float64), y, axis)
             continue
         one = 2.0**22 if mode.levels == "22 bits" else 2.0 ** _bits(weights)
         whole = np.trunc(weights * one + 0.5 * np.sign(weights))

@@ -72,7 +72,7 @@ def _levels(x: Var, axis: int, taps: Taps, mode: Mode) -> Var:
     """
     indices, w = taps
     if mode.levels == "rounded":
-        return _weighted(x, axis, taps)
+        return _weighted(x, axis, Taps(indices, op.Cast(w, to=_DOUBLE)))
     if mode.levels == "11 bits":
         taps = Taps(indices, op.Cast(op.Round(w * 2.0**11), to=TensorProto.INT32))
         if axis == _WIDTH:

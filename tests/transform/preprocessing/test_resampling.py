@@ -13,6 +13,8 @@ from scripts.compare_resizers import image, of_graph, of_library
 from tests.helpers import DATA_DIR
 
 GOLDEN = dict(np.load(DATA_DIR / "resize.npz"))
+# float sums that the library rounds once: 1 of 255 in few places
+ROUNDED = [name for name, mode in MODES.items() if getattr(mode, "levels", "") == "rounded"]
 PACKAGE = {"pil": "PIL", "opencv": "cv2", "torch": "torchvision", "torchvision": "torchvision"}
 
 
@@ -56,7 +58,7 @@ def test_beside_the_library(name: str) -> None:
     for old, new in (((120, 161), (64, 85)), ((60, 80), (112, 100))):
         x = image(*old)
         gap = np.abs(of_graph(x, *new, name).astype(int) - of_library(x, *new, name))
-        assert gap.max() <= (name == "opencv-cubic") and (gap > 0).mean() < 1e-4
+        assert gap.max() <= (name in ROUNDED) and (gap > 0).mean() < 1e-3
         x = (x / np.float32(255)).astype(np.float32)
         assert np.abs(of_graph(x, *new, name) - of_library(x, *new, name)).max() < 2e-6
 
