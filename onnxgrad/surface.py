@@ -70,6 +70,7 @@ from onnxgrad.surgery import (
     linearize,
     open_batch,
     preprocess,
+    rebase,
     set_metadata,
     vmap,
 )
@@ -149,6 +150,7 @@ __all__ = [
     "open_batch",
     "optimize",
     "preprocess",
+    "rebase",
     "reduce",
     "register",
     "rewrite",

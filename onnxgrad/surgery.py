@@ -7,7 +7,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from onnxgrad.ir.load import ModelLike, SameType, check_room, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, SameType, check_room, load, load_own, to_kind_of
+from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs import edit as editing
 from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import gradients as deriving
@@ -15,6 +16,7 @@ from onnxgrad.jobs import join as joining
 from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs import preprocess as preparing
+from onnxgrad.jobs import rebase as rebasing
 from onnxgrad.jobs.declarations import MetadataOptions
 from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
 from onnxgrad.jobs.keywords import from_keywords
@@ -29,6 +31,7 @@ from onnxgrad.jobs.surgery_declarations import (
     JoinOptions,
     LiftOptions,
     PreprocessOptions,
+    RebaseOptions,
 )
 from onnxgrad.limits import limited
 from onnxgrad.transform.gradient_split import Linearized
@@ -266,6 +269,32 @@ def lift(model: ModelLike, *, options: LiftOptions) -> Lifted:
     found = lifting.lift(model, options, with_room(model))
     rest = _accepted(found)
     return Lifted(to_kind_of(found.prepare, model), to_kind_of(rest, model))
+
+
+@from_keywords(RebaseOptions)
+def rebase(model: ModelLike, weights: Any, *, options: RebaseOptions) -> SameType:
+    """Returns an optimised model with new weights, without optimising again, in the type you passed
+    in.
+
+    `model` comes from `optimize(rebasable=True)`. `weights` are another export of the architecture
+    (a path or a ModelProto), or arrays by the names of initializers: a path of a .safetensors or
+    .npz file, or a dict. `map` has their names by those of the original. The names of an export may
+    differ, as its weights stand at the same places. `record`: the record of the model, a path or
+    the `record` of the `OptimizedModel`; a path of a model has it beside it. A matrix that a file
+    of weights holds transposed is transposed if its shape says so. The proof compares the result
+    with the original under the new weights.
+
+    Raises InputError for weights that are missing, do not fit or belong to another architecture,
+    and NotProved for weights that lack something a rewrite relied on, such as equal elements of two
+    constants that were merged, and if the proof fails.
+
+    >>> done = onnxgrad.optimize("models/lstmcell.onnx", rebasable=True, report=True)
+    >>> again = onnxgrad.rebase(done.model, "models/lstmcell.onnx", record=done.record)
+    >>> again == done.model
+    True
+    """
+    found = rebasing.rebase(model, weights, options, with_room(model))
+    return to_kind_of(load(to_proto(_accepted(found))), model)
 
 
 def _accepted(found: Proved) -> Any:

@@ -27,6 +27,8 @@ EngineName: TypeAlias = Literal["auto", "graph", "blocks"]
 FLOAT16_BOUND = "worst=0.02"
 TUNE_SECONDS = 60.0
 TUNE_FILE = "onnxgrad.tune.json"
+# added to the name of an optimised model: the record for `rebase`
+RECORD = ".rebase"
 # the files of a training step in its folder
 STEP_FILES = (
     "train.onnx", "eval.onnx", "predict.onnx", "update.onnx", "state.safetensors", "manifest.json"

@@ -79,6 +79,7 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/edit.py", "onnxgrad.transform.inference_mode.in_training_mode"),
     ("jobs/edit.py", "onnxgrad.transform.inference_mode.to_inference"),
     ("jobs/optimize.py", "onnxgrad.transform.inference_mode.in_training_mode"),
+    ("jobs/rewriting.py", "onnxgrad.jobs.rebasing.record"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_bound"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_batch"),

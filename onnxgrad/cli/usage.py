@@ -321,6 +321,21 @@ COMMANDS: dict[str, Command] = {
         "surgery_declarations.LiftOptions",
         module="surgery",
     ),
+    "rebase": Command(
+        "put new weights into an optimised model without optimising again, with a proof",
+        (("rebase small.onnx --weights retrained.onnx -o out.onnx",
+          "small.onnx comes from `optimize --rebasable`, which wrote small.onnx.rebase"),
+         ("rebase small.onnx --weights state.safetensors --map 'onnx::MatMul_9=fc.weight' "
+          "-o out.onnx", "a file of weights; names that differ")),
+        (
+            reads("model", metavar="OPTIMIZED", help="a model of `optimize --rebasable`"),
+            reads("--weights", metavar="FILE", required=True,
+                help="another export of the architecture (.onnx), or arrays by the names of "
+                "initializers (.safetensors, .npz)"),
+            NEEDED, custom_ops("proof"),
+        ),
+        "surgery_declarations.RebaseOptions",
+    ),
     "metadata": Command(
         "list a model's metadata, set or remove entries",
         (("metadata model.onnx", "list the metadata"),

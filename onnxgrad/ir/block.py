@@ -14,6 +14,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoPro
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.derivations import LITERAL
 from onnxgrad.ir.topological_order import topological_order
 from onnxgrad.ir.types import TensorType, Type, type_from_proto
 from onnxgrad.ir.var import Var
@@ -177,9 +178,11 @@ class BindingBlock:
         self.inputs.append(var)
         self.touch()
 
-    def add_initializer(self, tensor: TensorProto) -> Var:
-        """Adds a constant named as the tensor. Returns its value."""
+    def add_initializer(self, tensor: TensorProto, copied: Var | None = None) -> Var:
+        """Adds a constant named as the tensor, with the elements of `copied`. Returns its value."""
         var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))
+        if copied is not None and self.program.derivations is not None:
+            var.source = copied.source or LITERAL
         var.initializer = tensor
         self.initializers[tensor.name] = var
         self._note_constant(var, new=True)

@@ -95,7 +95,7 @@ def clone_block(
             )
         tensor = deepcopy(v.initializer)
         tensor.name = program.names.fresh(prefix + v.name)
-        mapping[v] = block.add_initializer(tensor)
+        mapping[v] = block.add_initializer(tensor, v)
     clone_sparse(source, block, mapping)
     source.schedule()  # a rewrite may have left a reader before what it reads
     clone_bindings(source.bindings, block, mapping, bound=bound, prefix=prefix)

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import FunctionProto, ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir import domains
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.model_kinds import is_instance, settled
 from onnxgrad.ir.preflight.invalid_models import blaming, check_axes
@@ -251,6 +252,15 @@ def _built(proto: ModelProto, folder: Path | None, path: Path | None, where: str
             raise InputError(f"{where}: graph '{block.name}': {e}") from e
     annotate(program)
     check_axes(program, where)
+    return program
+
+
+def unread(proto: ModelProto, folder: Path | None) -> Program:
+    """Returns a Program of a valid model that can only be saved: its blocks are empty."""
+    program = Program(proto, folder)
+    for f in proto.functions:
+        key = (f.domain, f.name, f.overload)
+        program.functions[key] = BindingBlock(program, f, domains.versions(f.opset_import))
     return program
 
 

@@ -16,6 +16,7 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.derivations import Derivations
 from onnxgrad.ir.protobufs import elements
 from onnxgrad.ir.storage.external_data import Digests, internalize
 from onnxgrad.ir.types import Array
@@ -106,6 +107,7 @@ class Program:
         # counts bindings added, removed or changed to another operator
         self.edits = 0
         self.journal: Journal | None = None
+        self.derivations: Derivations | None = None
         self.main = BindingBlock(self, proto.graph, self.opsets)
 
     @property

@@ -11,7 +11,9 @@ from onnx import TensorProto, numpy_helper
 
 from onnxgrad.errors import InternalError
 from onnxgrad.ir import attributes
+from onnxgrad.ir.derivations import Step
 from onnxgrad.ir.text import SHOWN, array_text
+from onnxgrad.ir.traced_arrays import tracing
 from onnxgrad.ir.types import Array, Shape, TensorType, Type
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Var:
         "name",
         "reads",
         "returned",
+        "source",
         "type",
         "users",
         "variable",
@@ -74,6 +77,8 @@ class Var:
         # None if nothing is known
         self.type = type_
         self._array: Array | None = None
+        # how it was computed from weights, while that is recorded (`ir.derivations`)
+        self.source: Step | None = None
 
     @property
     def dtype(self) -> int:
@@ -126,7 +131,7 @@ class Var:
         if self.reads is not None:
             self.reads[self.name] = None
         if self._array is not None and not self.variable:
-            return self._array
+            return tracing(self._array, self.source, self.block.program.derivations)
         if not self.is_constant:
             return None
         value = (
@@ -137,7 +142,7 @@ class Var:
         array = self.block.program.array(value) if isinstance(value, TensorProto) else value
         if array is not None and array.nbytes <= _CACHED_BYTES:
             self._array = array
-        return array
+        return tracing(array, self.source, self.block.program.derivations)
 
     def set_constant(self, tensor: TensorProto) -> None:
         """Replaces the value of a constant; dtype and shape may differ. Raises InternalError for
@@ -155,6 +160,7 @@ class Var:
             raise InternalError(f"cannot set the value of a Var that is not a constant: {self!r}")
         self.type = TensorType(tensor.data_type, tuple(tensor.dims))
         self._array = None
+        self.source = None
         self.block.touch()
 
     @property

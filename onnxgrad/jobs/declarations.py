@@ -176,6 +176,11 @@ class OptimizeOptions(Proof):
         flag=None,
         olive=False,
     )
+    rebasable: bool = option(
+        False,
+        "also write OUT.rebase, a record with which `rebase` puts other weights into OUT",
+        olive=False,
+    )
     lint: Lints | None = option(
         None,
         "the level of a lint: error (refuse the model), warn or off; see `onnxgrad help lint`; may "

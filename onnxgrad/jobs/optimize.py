@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from onnxgrad.errors import NotProved, OnnxgradError
+from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load, proto_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.around_passes import changed_after, changed_before
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.fixed_dims import fixed
@@ -96,6 +97,7 @@ class Job:
             model = fixed(model, options.fix_dims)
         if options.preset == "inference" and options.passes is None and _trains(model):
             options = options.having(before={**(options.before or {}), "mode": "inference"})
+        _check_recorded(options)
         if options.join or options.before or options.lift is not False:
             outcome.given = load(model)
             self._check(outcome, outcome.given)
@@ -122,6 +124,7 @@ class Job:
             on_fired=self.printing,
             allow_growth=options.allow_growth,
             ahead=hooks.ahead,
+            rebasable=options.rebasable,
         )
         if not options.bind_defaults and options.passes is None:
             hint = hint_of_defaults(model, pipeline, done)
@@ -144,6 +147,8 @@ class Job:
         if outcome.report is not None:
             refuse(lint_report(outcome.report, self.options.lint, self.options.allow_empty))
         changed_after(self.options, outcome)
+        if outcome.record is not None:
+            outcome.record = outcome.record.identifying(to_proto(outcome.program))
         if self.options.proves:
             run_elsewhere(self.options, outcome)
         if self.recipe is not None:
@@ -168,6 +173,21 @@ def optimize(
     if recipe is not None:
         options = recipe.options(outcome.model, options)
     return Job.of(options, hooks or Hooks(), recipe, outcome.model).run(model, outcome)
+
+
+# changes beside the passes, of which nothing is recorded
+_UNRECORDED = ("join", "before", "after", "float16", "lift")
+
+
+def _check_recorded(options: OptimizeOptions) -> None:
+    """Raises InputError for options that `rebase` could not repeat."""
+    more = [name for name in _UNRECORDED if getattr(options, name) not in (None, False)]
+    if options.rebasable and (more or options.each or options.exact):
+        named = more[0] if more else "exact" if options.exact else "verify=each"
+        raise InputError(
+            f"{option('--rebasable', 'rebasable')} does not go with '{named}': the record is about "
+            "the passes alone; make that change before or after `rebase`"
+        )
 
 
 def _trains(model: ModelLike) -> bool:

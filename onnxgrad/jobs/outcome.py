@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import InternalError, OnnxgradError
 from onnxgrad.ir.load import ModelLike, check_room
@@ -30,6 +30,9 @@ from onnxgrad.results import Plain, WithPage
 from onnxgrad.rewrite.exact_record import ExactReport
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report
+
+if TYPE_CHECKING:
+    from onnxgrad.jobs.rebasing.record import Record
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Outcome(Plain):
     halved: Outcome | None = None  # the conversion to float16 after the passes
     changed: Program | None = None  # after the passes and their proof
     prepare: Program | None = None  # the preparation that `lift` split off
+    record: Record | None = None  # for `rebase`
     changes: list[Change] = field(default_factory=list)
     lints: list[Finding] = field(default_factory=list)
     written: bool = False
@@ -158,7 +162,7 @@ class Outcome(Plain):
         """Copies rewriting and proof from `done`, including a refuted proof."""
         self.rewritten, self.passes, self.trace = done.rewritten, done.passes, done.trace
         self.each, self.exact = done.each, done.exact
-        self.report, self.search = done.report, done.search
+        self.report, self.search, self.record = done.report, done.search, done.record
         if done.rewritten is not None:
             self.before = stats_of(done.rewritten.proto)
             self.after = stats_of(outline(done.rewritten))
@@ -189,6 +193,11 @@ class OptimizedModel(WithPage):
     def proof(self) -> Report | None:
         """The report of `verify`; None if the whole model was not proved."""
         return self.outcome.report
+
+    @property
+    def record(self) -> Record | None:
+        """With `rebasable=True`, the record with which `rebase` puts other weights into `model`."""
+        return self.outcome.record
 
     @property
     def tuning(self) -> Mapping[str, Any] | None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
@@ -33,6 +33,9 @@ from onnxgrad.verify.original_runs import Ahead, may_run_ahead
 from onnxgrad.verify.request import Request
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
+
+if TYPE_CHECKING:
+    from onnxgrad.jobs.rebasing.record import Recording
 
 # options of the proof that refer to inputs of the whole model
 _OF_THE_WHOLE = frozenset(
@@ -87,6 +90,7 @@ def optimize_program(
     allow_growth: bool = False,
     blame: bool = True,
     ahead: bool = False,
+    rebasable: bool = False,
 ) -> Outcome:
     """Runs `pipeline` over a fresh reading of `model` and proves the result; `proof` has options of
     `verify.verify`.
@@ -96,7 +100,8 @@ def optimize_program(
     `rewrite.exact_record`). `on_read` sees the program before any rewrite and may refuse it.
     `limit` stops after this many rewrites. `on_stage` receives the stages: "read", each pass by
     name, "prove", "bisect"; `on_fired` each pass that changed something. `ahead`: runs of the proof
-    that need only the original begin in threads before the passes. Raises RewriteRefuted (exit code
+    that need only the original begin in threads before the passes. `rebasable`: the outcome has the
+    record for `rebase`. Raises RewriteRefuted (exit code
     1) if the proof fails, after bisecting the numbered rewrites (unless `blame` is off),
     RewriteNotExact (1) if `exact` refutes a rewrite, Grown (1) if merging enlarges the file by more
     than a tenth without `allow_growth`, and InputError if the model cannot be read, or cannot be
@@ -116,6 +121,8 @@ def optimize_program(
         early = (
             left.enter_context(_ahead(program, options)) if ahead and prove and not each else None
         )
+        recording = _recording(program) if rebasable else None
+        trace.derivations = None if recording is None else recording.derivations
         prover = ExactProver(program, trace) if exact else None
         results = _run(pipeline, program, trace, watch, options)
         if (growth := merged.growth()) > MOST_GROWTH * (size := file_bytes(program)):
@@ -124,6 +131,8 @@ def optimize_program(
         singly = trace.report if isinstance(trace, EachTrace) else None
         proved = None if prover is None else prover.finish()
         done = Outcome(rewritten=program, passes=results, trace=trace, each=singly, exact=proved)
+        if recording is not None:
+            done.record = recording.finish(rounded=trace.rounded)
         if prove:
             options.setdefault("weights", "rounded" if trace.rounded else "same")
             tell("prove")
@@ -136,6 +145,12 @@ def optimize_program(
                 raise RewriteRefuted(report, culprit, done=done)
     _proved(pipeline, program)
     return done
+
+
+def _recording(program: Program) -> Recording:
+    from onnxgrad.jobs.rebasing import record  # reads which constants are weights: rarely needed
+
+    return record.Recording(program)
 
 
 @contextlib.contextmanager

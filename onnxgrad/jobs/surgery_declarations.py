@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from onnxgrad.jobs.declared import option
 from onnxgrad.jobs.gradient_declarations import LossLike
@@ -178,6 +179,26 @@ class PreprocessOptions(Proof):
     )
     keep_output: Names = option(
         (), "keep this output, which steps replace, as an output of OUT", metavar="NAME"
+    )
+    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebaseOptions(Proof):
+    job: ClassVar[str] = "rebase"
+    title: ClassVar[str] = "weights"
+
+    map: Pairs | None = option(
+        None,
+        "the initializer OLD of the original is called NEW in the weights; NEW.T: transposed "
+        "(default: equal names, or for a model the same place)",
+        metavar="OLD=NEW",
+    )
+    record: str | os.PathLike[str] | Any | None = option(
+        None,
+        "the record of OPTIMIZED (default: OPTIMIZED.rebase beside it)",
+        metavar="FILE",
+        file="read",
     )
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
 

@@ -16,6 +16,7 @@ from onnx import TensorProto
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.traced_arrays import Traced, plain, predicate
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import (
     Array,
@@ -51,7 +52,7 @@ def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
         return None  # invalid operands: the operator fails at run time
     if value is None:
         return None
-    array = np.asarray(value)
+    array: Any = value if isinstance(value, Traced) else np.asarray(value)
     wanted = b.out.shape
     if array.dtype != numpy_dtype(b.out.dtype) or (
         wanted is not None and len(wanted) != array.ndim
@@ -60,7 +61,8 @@ def evaluate(b: Binding, operands: _Operands | None = None) -> Array | None:
     # numpy accepts operands that ONNX does not: reject a result whose size is not as inferred
     if any(isinstance(w, int) and w != d for w, d in zip(wanted or (), array.shape, strict=False)):
         return None
-    return array if array.flags.c_contiguous else np.array(array, order="C")
+    in_order = isinstance(array, Traced) or array.flags.c_contiguous
+    return array if in_order else np.array(array, order="C")
 
 
 def _reshape(b: Binding, o: _Operands) -> Any:
@@ -122,7 +124,7 @@ def truncated(b: Binding) -> Array | None:
     x = b.operand(0)
     if not b.is_op("Cast") or x is None or byte_count(x.type) is None:
         return None
-    a: Any = x.const
+    a: Any = plain(x.const)
     target: Any = numpy_dtype(b.attr("to"))
     if a is None or a.dtype.kind != "f" or a.dtype.itemsize < 4 or target.kind not in "biu":
         return None
@@ -139,7 +141,7 @@ def product_of_zeros(b: Binding) -> Array | None:
     """
     if not b.is_op("Gemm") or len(b.inputs) != 3 or b.attr("beta", 1.0) != 1.0:
         return None
-    left, right, c = (None if v is None else v.const for v in b.inputs)
+    left, right, c = (None if v is None else plain(v.const) for v in b.inputs)
     if left is None or right is None or c is None or c.dtype.name not in ("float32", "float64"):
         return None
     finite = np.isfinite(b.attr("alpha", 1.0)) and all(np.isfinite(a).all() for a in (left, right))
@@ -232,6 +234,7 @@ NORMAL: dict[int, float] = {
 _REACH = 100
 
 
+@predicate
 def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
     """Why rounding `exact` to the float `dtype` loses more than its last digit, or None.
 

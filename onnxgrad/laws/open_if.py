@@ -69,5 +69,5 @@ def _constants(branch: BindingBlock, into: BindingBlock, mapping: dict[Var, Var 
         elif v.initializer is not None:
             tensor = copy_of(v.initializer)
             tensor.name = into.program.names.fresh(v.name)
-            mapping[v] = into.add_initializer(tensor)
+            mapping[v] = into.add_initializer(tensor, v)
     return True

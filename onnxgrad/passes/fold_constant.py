@@ -17,6 +17,7 @@ from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.operator_index import blocks_in
+from onnxgrad.ir.origins import note_folded
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.sizes import least
 from onnxgrad.ir.type_inference import per_binding
@@ -294,7 +295,7 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
             if len(arrays) == len(found) and not trace.stopped:
                 rounds = any(a.dtype.kind not in "biu" for a in arrays.values())
                 trace.rounded = trace.rounded or (rounds and not moves)
-                _replace(b, arrays, trace)
+                _replace(b, arrays, trace, by_runtime=True)
 
 
 def _foldable(b: Binding) -> bool:
@@ -328,11 +329,16 @@ def _growth(b: Binding) -> int:
     return (_size(b) or 0) - dying
 
 
-def _replace(b: Binding, arrays: Mapping[Var, Array], trace: Trace) -> None:
+def _replace(
+    b: Binding, arrays: Mapping[Var, Array], trace: Trace, *, by_runtime: bool = False
+) -> None:
     rounds = any(a.dtype.kind not in "biu" for a in arrays.values()) and b.op not in MOVES
     trace.rounded = trace.rounded or rounds
     trace.fired("fold_constant", str(b), [v.name for v in arrays])
     with emitting(b.block, sources=[b], made_by="fold_constant"):
-        for v, array in arrays.items():
-            b.block.replace(v, constant(array, name=f"{v.name}_folded"))
+        made = {v: constant(array, name=f"{v.name}_folded") for v, array in arrays.items()}
+        if by_runtime and trace.derivations is not None:
+            note_folded(b, made)
+        for v, new in made.items():
+            b.block.replace(v, new)
     b.block.remove_unused([b])

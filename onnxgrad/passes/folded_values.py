@@ -14,6 +14,7 @@ from onnxgrad.ir.attributes import constant_value
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.traced_arrays import plain
 from onnxgrad.ir.types import element_count, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import product_of_zeros, truncated
@@ -135,7 +136,7 @@ def _model_of(
         graph.node.append(b.to_node())
         constants.update((v, None) for v in b.inputs if v is not None and v.is_constant)
     for v in constants:
-        array = v.const
+        array = plain(v.const)
         if array is not None:
             graph.initializer.append(numpy_helper.from_array(array, v.name))
     for v in (v for b in wanted for v in results_read(b)):

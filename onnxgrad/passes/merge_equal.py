@@ -15,6 +15,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import SYMMETRIC
 from onnxgrad.ir.emission.emitter import merged_metadata
 from onnxgrad.ir.operator_index import blocks_in
+from onnxgrad.ir.origins import note_equal
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import FLOAT_DTYPES, byte_count
@@ -71,6 +72,7 @@ def _merge_initializers(block: BindingBlock, floats: bool, trace: Trace) -> None
         for v in kind:
             kept = first.setdefault(_content(v.initializer), v)
             if kept is not v and not trace.stopped:
+                note_equal(kept, v)
                 trace.fired("equal_initializers", f"{v.name} = {kept.name}")
                 block.replace(v, kept)
                 block.remove_initializer(v)
@@ -118,11 +120,12 @@ def _merge_constants(members: Mapping[Var, TensorProto], trace: Trace) -> None:
     if kept is None:
         if isinstance(above.proto, FunctionProto):
             return  # a function has no initializers
-        kept = above.add_initializer(_renamed(members, above))
+        kept = above.add_initializer(_renamed(members, above), next(iter(members)))
     others = [v for v in members if v is not kept]
     names = ", ".join(v.name for v in others)
     trace.fired("equal_constants_of_blocks", f"{names} = {kept.name}")
     for v in others:
+        note_equal(kept, v)
         v.block.replace(v, kept)
         if v.definition is not None:
             v.block.remove(v.definition)
@@ -189,11 +192,13 @@ def merge_bindings(
         kept = known.setdefault((key, call(b)), b)
         if kept is b or trace.stopped or _both_returned(b, kept):
             continue
+        pairs = [(o, n) for o, n in zip(b.outputs, kept.outputs, strict=True) if o and n]
+        for old, new in pairs:
+            note_equal(new, old)
         trace.fired("equal_bindings", str(b), [b.out.name])
         merged.setdefault(kept, []).append(b)
-        for old, new in zip(b.outputs, kept.outputs, strict=True):
-            if old is not None and new is not None:
-                block.replace(old, new)
+        for old, new in pairs:
+            block.replace(old, new)
         block.remove(b)
     # at the end: otherwise a binding that replaces many would read its metadata again for each
     for kept, others in merged.items():

@@ -276,6 +276,8 @@ def _for_runtime(passes: list[Pass], runtime: str, provider: str) -> list[Pass]:
 
 def _run_one(p: Pass, program: Program, trace: Trace, before: int) -> PassResult:
     trace.pass_name = p.name
+    if trace.derivations is not None:
+        trace.derivations.forget()
     fired, started = len(trace.rewrites), time.perf_counter()
     p.run(program, trace)
     seconds, rewrites = time.perf_counter() - started, len(trace.rewrites) - fired

@@ -51,7 +51,7 @@ def _sink(v: Var, branch: BindingBlock, trace: Trace) -> None:
     if tensor is None:
         return
     trace.fired("constant_of_a_branch", f"{v.name} of {branch.owner}")
-    block.replace(v, branch.add_initializer(tensor))
+    block.replace(v, branch.add_initializer(tensor, v))
     block.remove_initializer(v)
 
 

@@ -61,7 +61,8 @@ class Attempt:
         `build` and `mapping` may return or raise a Decline. Raises RuleFailed if a caller's rule
         fails, or if its replacement has another type or would close a cycle.
         """
-        start = Savepoint(self.block)
+        start, kept = Savepoint(self.block), trace.derivations
+        read = 0 if kept is None else len(kept.pending)
         try:
             emitter, answer = self._answer(build, mapping)
         except Exception as error:  # noqa: BLE001  # a rule may be user code
@@ -72,6 +73,8 @@ class Attempt:
             trace.missed(self.law, self.where, answer.reason)
         if not answer or isinstance(answer, Decline):
             start.restore()
+            if kept is not None:
+                kept.forget(read)
             return None
         emitted = _results(emitter.emitted)
         trace.fired(self.law, str(self.where), _results(self.sources), emitted)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.derivations import Derivations
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.results import Plain
@@ -138,6 +139,7 @@ class Trace:
     failed: dict[tuple[str, object], None] = field(default_factory=dict, repr=False)
     stands: dict[Var, str] = field(default_factory=dict, repr=False)
     between: Callable[[], None] | None = field(default=None, repr=False)
+    derivations: Derivations | None = field(default=None, repr=False)
 
     @property
     def seen(self) -> int:
@@ -167,6 +169,8 @@ class Trace:
         """
         self.of(rule).applied += count
         number = len(self.rewrites) + 1
+        if self.derivations is not None:
+            self.derivations.commit(self.pass_name, rule, where)
         self.rewrites.append(
             Rewrite(number, self.pass_name, rule, where, tuple(matched), tuple(emitted))
         )

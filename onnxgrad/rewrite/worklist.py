@@ -229,6 +229,8 @@ def fire(rule: Rule, binding: Binding, trace: Trace) -> Touched | None:
     if not may_match(rule.pattern, binding):
         return None
     started = time.perf_counter()
+    if trace.derivations is not None:
+        trace.derivations.forget()
     program = binding.block.program
     failed = partial(slip, trace, rule.name, binding, program, author=rule.build)
     try:

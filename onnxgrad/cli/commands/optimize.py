@@ -27,6 +27,7 @@ from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
 from onnxgrad.report.optimized import optimized_parts, several_lint_lines, summary
 from onnxgrad.verify.running.process_limits import bounding_us
+from onnxgrad.vocabulary import RECORD
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -61,6 +62,7 @@ def _run(args: argparse.Namespace, out: Output, recipe: Recipe | None, jobs: lis
     for target in targets if args.tune else ():
         if (file := decisions_file(args, target)) is not None:
             check_output(file)
+    _check_records(jobs, targets, args)
     prepares = [_prepare(job, target, args) for job, target in zip(jobs, targets, strict=True)]
     _require_runtimes(jobs)
     outcomes: list[Outcome] = []
@@ -183,6 +185,8 @@ def _one(
         if not args.dry_run:
             first = [] if outcome.prepare is None else [(outcome.prepare, prepare)]
             write_models([*first, (program, target)], out)
+            if outcome.record is not None and target is not None:
+                out.wrote(outcome.record.save_beside(target))
         keep_decisions(args, target, outcome.tuning, out)
         return not args.dry_run
 
@@ -202,6 +206,15 @@ def _one(
     for note in outcome.trace.notes:
         out.note(note)
     return outcome
+
+
+def _check_records(jobs: list[Job], targets: list[Path | None], args: argparse.Namespace) -> None:
+    """Raises InputError if a record of --rebasable has no place, or cannot be written."""
+    for job, target in zip(jobs, targets, strict=True):
+        if job.options.rebasable and target is not None:
+            check_output(target.with_name(target.name + RECORD))
+        elif job.options.rebasable and not args.dry_run:
+            raise InputError("--rebasable writes a record beside OUT: use -o FILE, not stdout")
 
 
 def _lifting(args: argparse.Namespace) -> OptimizeOptions:

@@ -218,7 +218,7 @@ def are_cos_and_sin(a: Array, b: Array) -> bool:
         return False
     sizes = a.astype(np.float64) ** 2 + b.astype(np.float64) ** 2
     near = 1e-3 if min(a.dtype.itemsize, b.dtype.itemsize) >= 4 else 2e-2
-    return bool(sizes.max() > 0 and sizes.max() - sizes.min() <= near * sizes.max())
+    return bool(sizes.size and sizes.max() > 0 and sizes.max() - sizes.min() <= near * sizes.max())
 
 
 def is_monotone(array: Array) -> bool:

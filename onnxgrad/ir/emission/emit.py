@@ -21,10 +21,13 @@ from onnxgrad.errors import InternalError, UnknownDtype
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.derivations import LITERAL, Step
 from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.emitter import Emitter, add_provenance, append, emitter, in_force
+from onnxgrad.ir.origins import note_equal
 from onnxgrad.ir.protobufs import tensor_of
+from onnxgrad.ir.traced_arrays import Traced
 from onnxgrad.ir.types import INT_DTYPES, Array, TensorType, Type, dtype_name, numpy_dtype
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.options import known_keywords
@@ -38,6 +41,8 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
     InternalError if `dtype` cannot hold the value (0.5 as an integer, 1e9 as float16).
     """
     at = emitter()
+    if isinstance(value, Traced) and dtype is None:
+        return _shared(at, value.array, value.step, name)
     # formulas repeat the same numbers, and comparing their text is fastest
     if at.known is None:  # nothing is shared
         return _new(at, _array(value, dtype), name)
@@ -51,6 +56,20 @@ def constant(value: Any, dtype: int | None = None, name: str = "const") -> Var:
         key = ("constant", str(array.dtype), array.shape, array.tobytes())
     var = _known(at, key) or _new(at, array, name)
     at.known.update({k: var for k in (number, key) if k is not None})
+    return var
+
+
+def _shared(at: Emitter, array: Array, step: Step, name: str) -> Var:
+    """A constant that was computed from weights, or the equal one that was emitted before."""
+    key = ("constant", str(array.dtype), array.shape, array.tobytes())
+    found, var = _known(at, key), _new(at, array, name)
+    var.source = step
+    if found is not None:
+        note_equal(found, var)
+        var.block.remove_initializer(var)
+        return found
+    if at.known is not None:
+        at.known[key] = var
     return var
 
 
@@ -79,10 +98,12 @@ def _new(at: Emitter, array: Array, name: str) -> Var:
             at, "Constant", "", schema if floats else None, [], [("value", tensor)], [True]
         ).out
         var.type = TensorType(tensor.data_type, tuple(tensor.dims))
+        var.source = None if program.derivations is None else LITERAL
         return var
     tensor = tensor_of(array, program.names.fresh(name))
     var = at.block.add_initializer(tensor)
     var.is_literal = True
+    var.source = None if program.derivations is None else LITERAL
     at.constants.append(var)
     return var
 
@@ -211,6 +232,7 @@ def _operands(
         name = signature.moved_to_attribute(op_type, domain, since, i)
         if name is not None:
             number = value.const if isinstance(value, Var) else value
+            number = np.asarray(number) if isinstance(number, Traced) else number
             if number is None and value is not None:
                 raise InternalError(
                     f"{op_type} takes '{name}' as an attribute at this opset, so "
@@ -228,6 +250,7 @@ def _operands(
 def _literal(
     value: Any, index: int, expected: Sequence[signature.Formal], operands: Sequence[Any]
 ) -> Var:
+    value = np.asarray(value) if isinstance(value, Traced) else value
     like = signature.untyped_like(value, index, expected, operands)
     if like is not None:
         return _constant_like(value, like)

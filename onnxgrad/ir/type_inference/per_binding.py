@@ -13,6 +13,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.sizes import Dim
+from onnxgrad.ir.traced_arrays import plain
 from onnxgrad.ir.type_inference import misinferred, onnxruntime_operators
 from onnxgrad.ir.type_inference.closed_forms import CLOSED_FORMS
 from onnxgrad.ir.type_inference.shape_arithmetic import KnownElements
@@ -151,7 +152,7 @@ def _onnx_types(
     for v in inputs:
         if v is not None and v.is_constant and v.dtype != TensorProto.STRING:
             count = element_count(v.shape)
-            array = v.const if count is not None and count * 8 <= _DATA_BYTES else None
+            array = plain(v.const) if count is not None and count * 8 <= _DATA_BYTES else None
             if array is not None:
                 data[v.name] = numpy_helper.from_array(array).SerializeToString()
     try:

@@ -211,8 +211,7 @@ def _carry_out(
         if job.output is None:
             return False
         out = Path(job.output)
-        first = {} if done.prepare is None else {prepare_path(out): done.prepare}
-        save_all({**first, out: program})
+        _save(done, program, out)
         outcome.output = _shown(job, job.output)
         if outcome.accepted is not None:
             made = digest_of_result(out)
@@ -231,6 +230,14 @@ def _carry_out(
     outcome.lints = tuple(done.lints)
     if error is not None:
         raise error
+
+
+def _save(done: Outcome, program: Program, out: Path) -> None:
+    """Writes the result, its preparation before it, and its record for `rebase` after it."""
+    first = {} if done.prepare is None else {prepare_path(out): done.prepare}
+    save_all({**first, out: program})
+    if done.record is not None:
+        done.record.save_beside(out)
 
 
 class _Replaced(NotProved):

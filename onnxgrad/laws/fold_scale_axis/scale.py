@@ -118,7 +118,7 @@ class Scale:
                 # the product of two float32 numbers has as many digits as float64 holds
                 single = array.dtype == factors.dtype == np.float32 and not self.divide
                 kind = np.float64 if single else np.longdouble
-                wide, by = np.asarray(array, kind), np.asarray(factors, kind)
+                wide, by = array.astype(kind), factors.astype(kind)
                 exact = np.divide(wide, by) if self.divide else np.multiply(wide, by)
             reason = reason_of_rounding(exact, v.dtype, f"{v.name} times its scale")
             if reason is not None:

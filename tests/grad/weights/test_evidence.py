@@ -126,6 +126,7 @@ def test_cos_and_sin() -> None:
     assert are_cos_and_sin(a, b) and are_cos_and_sin(0.8 * a, 0.8 * b)
     assert not are_cos_and_sin(a, b[:, :4]) and not are_cos_and_sin(a, a)
     assert not are_cos_and_sin(np.ones(4, np.float32), np.ones(4, np.float32))
+    assert not are_cos_and_sin(np.ones((0, 4), np.float32), np.ones((0, 4), np.float32))
 
 
 @pytest.mark.parametrize(

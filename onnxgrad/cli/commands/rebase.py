@@ -1,0 +1,52 @@
+"""`onnxgrad rebase`: puts new weights into an optimised model, with a proof."""
+
+from __future__ import annotations
+
+import argparse
+
+from onnxgrad.cli.models import naming, source
+from onnxgrad.cli.output import Output
+from onnxgrad.cli.targets import target_of, writer
+from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import require_runtime
+from onnxgrad.jobs.rebase import rebase
+from onnxgrad.report.parts import cell, heading
+from onnxgrad.report.proof import proof_lines
+from onnxgrad.verify.running.process_limits import bounding_us
+from onnxgrad.wording import counted
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Makes the model, proves it against the original with the new weights, and writes it."""
+    target = target_of(args.output)
+    if args.verify:
+        require_runtime(args.options.provider)
+    hooks = Hooks(write=writer(target, out), limits=bounding_us)
+    with naming(args.model), out.progress("rebase", 1) as advance:
+        advance("computing the constants", None)
+        found = rebase(source(args.model), source(args.weights), args.options, hooks)
+    report = found.report
+    out.show(heading(args.model))
+    out.show(
+        cell(
+            f"{counted(found.constants, 'constant')} from {args.weights}; "
+            f"{counted(found.facts, 'fact')} about weights that rewrites rely on: all hold"
+        )
+    )
+    for note in found.notes:
+        out.note(note)
+    out.json(
+        {
+            "model": args.model,
+            "weights": args.weights,
+            "output": args.output,
+            "constants": found.constants,
+            "facts": found.facts,
+            "notes": [*found.notes],
+            "proof": None if report is None else report.to_dict(),
+        }
+    )
+    if report is not None:
+        out.show(*proof_lines(report, out.verbose))
+    found.proved(args.model)
+    return 0

@@ -1,0 +1,137 @@
+"""Which initializers may receive other values, and where the constants of a rewritten program come
+from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from onnx import NodeProto, TensorProto
+
+from onnxgrad.errors import NotProved
+from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.derivations import LITERAL, Derivations, Node, Predicate, Step
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.var import Var
+
+# dtypes of sizes, indices and branches
+_FIXED = (TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING)
+# operators that read int32 as a quantised bias or zero point
+_QUANTISED = frozenset({"DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger"})
+# the first operand of an operator whose float elements decide sizes
+_SIZING = {"Range": 0, "Resize": 1, "Upsample": 1, "OneHot": 1}
+
+
+def record(program: Program) -> Derivations:
+    """Begins to record what is computed from the initializers of a program."""
+    sizing = {v for block in program.blocks() for b in block.bindings for v in _sizing(b)}
+    for block in program.blocks():
+        for v in block.initializers.values():
+            v.source = Step("fixed" if v in sizing or _decides(v) else "weight", v.name)
+    program.derivations = Derivations()
+    return program.derivations
+
+
+def _decides(v: Var) -> bool:
+    """Whether integers or booleans are sizes, indices or conditions."""
+    return v.dtype in _FIXED or (
+        v.dtype == TensorProto.INT32 and not all(b.op in _QUANTISED for b in v.users)
+    )
+
+
+def _sizing(b: Binding) -> Iterator[Var]:
+    """The constants from which an operator computes the sizes of its result."""
+    if b.domain == "" and b.op in _SIZING:
+        for v in b.inputs[_SIZING[b.op] :]:
+            yield from (v and _constants(v, 0)) or ()
+
+
+def _constants(v: Var, depth: int) -> list[Var] | None:
+    """The constants that a value is computed from; None if it depends on other values, or by many
+    operators.
+    """
+    if v.is_constant:
+        return [v]
+    if v.definition is None or depth > _REACH:
+        return None
+    parts = [_constants(u, depth + 1) for u in v.definition.reads()]
+    return None if None in parts else [u for part in parts for u in part or ()]
+
+
+_REACH = 20
+
+
+def results(program: Program) -> dict[str, Step]:
+    """Ends the recording. Returns the step of each constant of the program that depends on weights,
+    by the name of its initializer or Constant node.
+
+    Raises NotProved for an initializer of unknown origin.
+    """
+    found: dict[str, Step] = {}
+    for block in program.blocks():
+        constants = [b.out for b in block.bindings if b.is_op("Constant") and b.out.source]
+        for v in (*block.initializers.values(), *constants):
+            step, v.source = v.source, None
+            if step is None:
+                raise NotProved(
+                    f"not rebasable: '{v.name}' was made by a rewrite that records no origin"
+                )
+            if step.traced:
+                found[v.name] = step
+    program.derivations = None
+    return found
+
+
+def note_equal(a: Var, b: Var) -> None:
+    """Records that two constants had equal elements, if a record is kept."""
+    kept = a.block.program.derivations
+    if kept is None:
+        return
+    one, other = a.source or LITERAL, b.source or LITERAL
+    if one is other or not (one.traced or other.traced):
+        return
+    if not one.traced:
+        one, other, b = other, one, a
+    kept.pending.append(Predicate(one, other if other.traced else b.const, same=True))
+
+
+def note_folded(b: Binding, made: Mapping[Var, Var]) -> None:
+    """Records that onnxruntime computed the values of `made`: results of a binding over constants,
+    or over values that are computed from constants.
+    """
+    known: dict[Binding, Sequence[Any]] = {}
+    for old, new in made.items():
+        operands = _operands(b, known)
+        if any(isinstance(o, Step) for o in operands):
+            new.source = _of_node(b, b.outputs.index(old), operands)
+
+
+def _operands(b: Binding, known: dict[Binding, Sequence[Any]]) -> Sequence[Any]:
+    if b not in known:
+        known[b] = [None if v is None else _operand(v, known) for v in b.inputs]
+    return known[b]
+
+
+def _operand(v: Var, known: dict[Binding, Sequence[Any]]) -> Any:
+    """A step, or the array of a value that does not depend on weights."""
+    if v.source is not None and v.source.traced:
+        return v.source
+    if v.is_constant:
+        return v.const
+    b = v.definition
+    if b is None:
+        raise NotProved(f"not rebasable: '{v.name}' is no constant")
+    return _of_node(b, b.outputs.index(v), _operands(b, known))
+
+
+def _of_node(b: Binding, index: int, operands: Sequence[Any]) -> Step:
+    node = NodeProto()
+    node.CopyFrom(b.to_node())
+    for name in ("metadata_props", "doc_string", "name"):
+        node.ClearField(name)
+    out = b.outputs[index]
+    node.input[:] = [f"i{i}" if v is not None else "" for i, v in enumerate(b.inputs)]
+    node.output[:] = [f"o{i}" if v is not None else "" for i, v in enumerate(b.outputs)]
+    dtype, opset = 0 if out is None else out.dtype, b.block.opsets.get("", 0)
+    return Step("node", Node(node, index, dtype, opset), operands)

@@ -1,0 +1,105 @@
+"""The driver of `rebase`: puts new weights into an optimised model and proves the result against
+the original with these weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import ModelLike, collector_paused, proto_of, read_proto, unread
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.ir.storage.shared_weights import sharing
+from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import Proved, write_if_proved
+from onnxgrad.jobs.rebasing.record import (
+    Record,
+    constants_of,
+    digest_of,
+    read_record,
+    record_path,
+)
+from onnxgrad.jobs.rebasing.weights import filled, new_weights, set_elements
+from onnxgrad.jobs.surgery_declarations import RebaseOptions
+from onnxgrad.verify import Report, verify
+from onnxgrad.wording import option
+
+
+@dataclass(frozen=True)
+class Rebased(Proved):
+    """The optimised model with new weights. `facts`: how many facts about weights were checked that
+    rewrites rely on, `constants`: how many constants were computed anew.
+    """
+
+    facts: int
+    constants: int
+
+
+def rebase(optimized: ModelLike, weights: Any, options: RebaseOptions, hooks: Hooks) -> Rebased:
+    """Returns the optimised model with new weights, proved unless `options.verify` is off, and lets
+    the hooks write it. Raises InputError for weights that do not fit, and PredicateFailed, which
+    names a rewrite that does not hold for them.
+    """
+    with hooks.limits(options.timeout, options.max_memory), collector_paused():
+        optimized = settled(optimized)
+        named = optimized if isinstance(optimized, (str, os.PathLike)) else None
+        record = _record(options.record, named)
+        model, folder = _read(optimized)
+        if digest_of(model, record.made) != record.digest:
+            raise InputError(
+                f"{named or 'the model'}: its record belongs to another optimised model: optimise "
+                f"again with {option('--rebasable', 'rebasable=True')}"
+            )
+        made = copy_of(model) if model is optimized else model
+        where = os.fspath(weights) if isinstance(weights, (str, os.PathLike)) else "the weights"
+        with new_weights(record, weights, options.map or {}, where) as new:
+            places = dict(constants_of(made))
+            for name, array in record.constants(new):
+                set_elements(places[name], array)
+            hooks.on_stage("prove")
+            report = _proof(record, made, folder, new, options) if options.verify else None
+        found = Rebased(
+            unread(made, folder), report, notes=new.notes, facts=len(record.held),
+            constants=len(record.made),
+        )  # fmt: skip
+        return write_if_proved(found, hooks)
+
+
+def _read(model: Any) -> tuple[ModelProto, Path | None]:
+    """The model as it was written: its digest proves that it is valid."""
+    if isinstance(model, (str, os.PathLike)):
+        return read_proto(Path(model)), Path(model).parent
+    return (model, None) if isinstance(model, ModelProto) else proto_of(model)
+
+
+def _record(given: Any, model: str | os.PathLike[str] | None) -> Record:
+    if isinstance(given, Record):
+        return given
+    if given is not None:
+        return read_record(Path(given), str(given))
+    if model is None:
+        raise InputError(
+            "a model in memory has no record beside it: pass the record of "
+            "`optimize(rebasable=True, report=True)` as record="
+        )
+    return read_record(record_path(Path(model)), os.fspath(model))
+
+
+def _proof(
+    record: Record, made: ModelProto, folder: Path | None, weights: Callable[[str], Any],
+    options: RebaseOptions,
+) -> Report:  # fmt: skip
+    proof = options.proof()
+    proof.setdefault("weights", "rounded" if record.rounded else "same")
+    with sharing() as files:
+        original, candidate = (
+            files.of(unread(m, f)) for m, f in ((filled(record, weights), None), (made, folder))
+        )
+        return verify(original, candidate, **proof)

@@ -1,0 +1,287 @@
+"""Steps as JSON, and their values for new weights."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import NodeProto
+
+from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir.derivations import Node, Step
+from onnxgrad.ir.protobufs import tensor_of
+from onnxgrad.ir.traced_arrays import PREDICATES, STATIC
+from onnxgrad.ir.types import Array
+from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import run
+
+# the newest IR version that every onnxruntime we support reads
+_IR = 10
+
+
+# ---- as JSON -------------------------------------------------------------------------------------
+
+
+class Encoder:
+    """Turns steps into a list in which operands come first; equal steps are one entry."""
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self._numbers: dict[Step, int] = {}
+        self._known: dict[str, int] = {}
+
+    def number(self, step: Step) -> int:
+        """Returns the place of a step in the list. Raises NotProved for an operand that JSON cannot
+        hold.
+        """
+        work = [step]
+        while work:
+            s = work[-1]
+            missing = [o for o in operands_of(s) if o not in self._numbers]
+            if s not in self._numbers and missing:
+                work += missing
+                continue
+            if s not in self._numbers:
+                what = _node(s.what) if isinstance(s.what, Node) else self.value(s.what)
+                entry = [s.kind, what, self.value(list(s.operands)), self.value(dict(s.keywords))]
+                key = json.dumps(entry)
+                if key not in self._known:
+                    self._known[key] = len(self.entries)
+                    self.entries.append(entry)
+                self._numbers[s] = self._known[key]
+            work.pop()
+        return self._numbers[step]
+
+    def value(self, value: Any) -> Any:
+        """Returns an operand as JSON."""
+        if isinstance(value, Step):
+            return {"step": self._numbers[value] if value in self._numbers else self.number(value)}
+        if isinstance(value, (np.ndarray, np.generic)):
+            array = np.asarray(value)
+            data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+            scalar = isinstance(value, np.generic)
+            return {"array": [_name(array.dtype), list(array.shape), data, scalar]}
+        if isinstance(value, (list, tuple)):
+            items = [self.value(v) for v in value]
+            return items if isinstance(value, list) else {"tuple": items}
+        if isinstance(value, dict):
+            return {"dict": {k: self.value(v) for k, v in value.items()}}
+        if isinstance(value, slice):
+            return {"slice": [self.value(v) for v in (value.start, value.stop, value.step)]}
+        if value is Ellipsis:
+            return {"ellipsis": True}
+        scalar_type = isinstance(value, type) and issubclass(value, np.generic)
+        if isinstance(value, np.dtype) or scalar_type:
+            return {"dtype": _name(np.dtype(value))}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        raise NotProved(f"not rebasable: a step has an operand of type {type(value).__name__}")
+
+
+def operands_of(step: Step) -> list[Step]:
+    """The steps among the operands of a step."""
+    found: list[Step] = []
+
+    def search(value: Any) -> None:
+        if isinstance(value, Step):
+            found.append(value)
+        for v in value.values() if isinstance(value, dict) else ():
+            search(v)
+        for v in value if isinstance(value, (list, tuple)) else ():
+            search(v)
+
+    search(list(step.operands))
+    search(dict(step.keywords))
+    return found
+
+
+def decoded(entries: Sequence[Any]) -> list[Step]:
+    """Returns the steps of a list that an Encoder made."""
+    steps: list[Step] = []
+
+    def value(v: Any) -> Any:
+        if isinstance(v, list):
+            return [value(x) for x in v]
+        if not isinstance(v, dict):
+            return v
+        ((kind, inner),) = v.items()
+        if kind == "step":
+            return steps[inner]
+        if kind == "array":
+            dtype, shape, data, scalar = inner
+            array = np.frombuffer(base64.b64decode(data), _dtype(dtype)).reshape(shape)
+            return array[()] if scalar else array
+        if kind == "dict":
+            return {k: value(x) for k, x in inner.items()}
+        if kind == "ellipsis":
+            return Ellipsis
+        return _MADE[kind](value(inner))
+
+    for kind, what, operands, keywords in entries:
+        made = _read_node(what) if kind == "node" else value(what)
+        steps.append(Step(kind, made, value(operands), value(keywords)))
+    return steps
+
+
+_MADE: Mapping[str, Callable[[Any], Any]] = {
+    "tuple": tuple,
+    "slice": lambda parts: slice(*parts),
+    "dtype": lambda name: _dtype(name),
+}
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.name if dtype.kind == "V" or hasattr(ml_dtypes, dtype.name) else dtype.str
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _node(node: Node) -> list[Any]:
+    data = base64.b64encode(node.proto.SerializeToString()).decode()
+    return [data, node.index, node.dtype, node.opset]
+
+
+def _read_node(data: Sequence[Any]) -> Node:
+    return Node(NodeProto.FromString(base64.b64decode(data[0])), *data[1:])
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+class Values:
+    """The values of steps for the weights that `weight` returns by name. `wanted`: the steps that
+    `of` will be called with, once each; a value is dropped after its last use.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], wanted: Iterable[Step], weight: Callable[[str], Array]
+    ) -> None:
+        self._weight = weight
+        self._values: dict[Step, Any] = {}
+        self._levels: dict[Step, int] = {}
+        self._batches: dict[tuple[int, int], list[Step]] = {}
+        self._uses = Counter(wanted)
+        self._below = {s: operands_of(s) for s in steps}
+        self._uses.update(o for below in self._below.values() for o in below)
+        for s in steps:
+            below = self._below[s]
+            level = int(s.kind == "node")
+            level = max((self._levels[o] + _above(s, o) for o in below), default=level)
+            self._levels[s] = level
+            if s.kind == "node":
+                self._batches.setdefault((level, s.what.opset), []).append(s)
+
+    def of(self, step: Step) -> Array:
+        """Returns the value of a step. Raises InputError if onnxruntime cannot compute it."""
+        found: Array = np.asarray(self._value(step))
+        self._used(step)
+        return found
+
+    def _used(self, *steps: Step) -> None:
+        for s in steps:
+            self._uses[s] -= 1
+            if self._uses[s] <= 0:
+                self._values.pop(s, None)
+
+    def _value(self, step: Step) -> Any:
+        work = [step]
+        while work:
+            s = work[-1]
+            missing = [o for o in self._needs(s) if o not in self._values]
+            if s not in self._values and missing:
+                work += missing
+                continue
+            if s not in self._values:
+                self._compute(s)
+            work.pop()
+        return self._values[step]
+
+    def _needs(self, s: Step) -> list[Step]:
+        if s.kind != "node":
+            return self._below[s]
+        batch = self._batches[self._levels[s], s.what.opset]
+        return [o for b in batch for o in self._below[b] if o not in batch]
+
+    def _compute(self, s: Step) -> None:
+        if s.kind == "node":
+            batch = self._batches[self._levels[s], s.what.opset]
+            self._values |= _run(batch, self._values)
+            self._used(*(o for b in batch for o in self._below[b]))
+            return
+        operands, keywords = (self._filled(v) for v in (list(s.operands), dict(s.keywords)))
+        with np.errstate(all="ignore"):
+            if s.kind == "weight":
+                self._values[s] = self._weight(s.what)
+            elif s.kind == "numpy" and (s.what in STATIC or isinstance(_ufunc(s.what), np.ufunc)):
+                self._values[s] = getattr(np, s.what)(*operands, **keywords)
+            elif s.kind == "call":
+                self._values[s] = PREDICATES[s.what](*operands)
+            elif s.kind == "astype":
+                self._values[s] = operands[0].astype(s.what)
+            elif s.kind == "getitem":
+                self._values[s] = operands[0][operands[1]]
+            elif s.kind == "part":
+                self._values[s] = operands[0][s.what]
+            else:
+                raise InputError(f"the record has a step '{s.kind} {s.what}' that does not exist")
+        self._used(*self._below[s])
+
+    def _filled(self, value: Any) -> Any:
+        if isinstance(value, Step):
+            return self._values[value]
+        if isinstance(value, (list, tuple)):
+            return type(value)([self._filled(v) for v in value])
+        if isinstance(value, dict):
+            return {k: self._filled(v) for k, v in value.items()}
+        return value
+
+
+def _ufunc(name: str) -> Any:
+    return getattr(np, name, None)
+
+
+def _above(s: Step, operand: Step) -> int:
+    """1 if a node reads a value that onnxruntime does not compute in the same run."""
+    if s.kind != "node":
+        return 0
+    return int(operand.kind != "node" or operand.what.opset != s.what.opset)
+
+
+def _run(nodes: Iterable[Step], values: Mapping[Step, Any]) -> dict[Step, Array]:
+    """Computes nodes in one run of onnxruntime. Raises InputError."""
+    graph, names, wanted = onnx.GraphProto(name="constants"), dict[Any, str](), dict[Step, str]()
+    opset = 0
+    for k, s in enumerate(nodes):
+        node, opset = NodeProto(), s.what.opset
+        node.CopyFrom(s.what.proto)
+        for i, operand in enumerate(s.operands):
+            if operand is None:
+                continue
+            if operand in wanted if isinstance(operand, Step) else False:
+                node.input[i] = wanted[operand]
+                continue
+            key = operand if isinstance(operand, Step) else id(operand)
+            if key not in names:
+                names[key] = f"c{len(names)}"
+                array = values[operand] if isinstance(operand, Step) else operand
+                graph.initializer.append(tensor_of(np.asarray(array, order="C"), names[key]))
+            node.input[i] = names[key]
+        node.output[:] = [f"r{k}_{i}" if name else "" for i, name in enumerate(node.output)]
+        wanted[s] = node.output[s.what.index]
+        graph.node.append(node)
+        graph.output.add(name=wanted[s]).type.tensor_type.elem_type = s.what.dtype
+    imports = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.ModelProto(ir_version=_IR, graph=graph, opset_import=imports)
+    try:
+        found = run(model, {}, optimize=False)
+    except RunFailed as error:
+        raise InputError(f"onnxruntime cannot compute a constant: {error}") from None
+    return {s: np.asarray(found[name]) for s, name in wanted.items()}

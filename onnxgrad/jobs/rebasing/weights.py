@@ -1,0 +1,210 @@
+"""New values for the initializers of a recorded model: from another export of the architecture, or
+from arrays by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from onnxgrad.errors import InputError, InternalError
+from onnxgrad.ir.load import proto_of
+from onnxgrad.ir.protobufs import copy_of, elements, tensor_of
+from onnxgrad.ir.storage.external_data import internalize
+from onnxgrad.ir.storage.numpy_files import read_arrays
+from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
+from onnxgrad.jobs.rebasing.architecture import listed, same_places
+from onnxgrad.jobs.rebasing.record import Record, clear, initializers
+from onnxgrad.train.safetensors_file import opened
+from onnxgrad.wording import counted, option, perhaps
+
+
+@dataclass(frozen=True)
+class NewWeights:
+    """The values by the name of the original's initializer, read on access, and notes."""
+
+    readers: Mapping[str, Callable[[], Array]]
+    notes: list[str] = field(default_factory=list)
+
+    def __call__(self, name: str) -> Array:
+        return self.readers[name]()
+
+
+@contextlib.contextmanager
+def new_weights(
+    record: Record, given: Any, names: Mapping[str, str], where: str
+) -> Iterator[NewWeights]:
+    """Yields the weights in a file (.onnx, .safetensors, .npz), a model, or a mapping of arrays by
+    name. `names`: their names by those of the original. Raises InputError for weights that are
+    missing or have another shape or dtype, for another architecture, and for other sizes or
+    indices.
+    """
+    for name in names:
+        if name not in record.initializers:
+            flag = option(f"--map {name}={names[name]}", f"map={{{name!r}: {names[name]!r}}}")
+            hint = perhaps(name, record.initializers)
+            raise InputError(f"{flag}: the original has no initializer of this name{hint}")
+    if isinstance(given, Mapping):
+        yield _of_arrays(record, given, names, where)
+        return
+    path = Path(given) if isinstance(given, (str, os.PathLike)) else None
+    if path is not None and path.suffix == ".safetensors":
+        with opened(path) as stored:
+            yield _of_arrays(record, stored, names, where)
+    elif path is not None and path.suffix in (".npz", ".npy"):
+        arrays = read_arrays(path, mapped=True)
+        if not isinstance(arrays, dict):
+            raise InputError(f"{where}: holds one array without a name: save an .npz file")
+        yield _of_arrays(record, arrays, names, where)
+    else:
+        yield _of_model(record, *proto_of(given), names, where)
+
+
+def _of_model(
+    record: Record, new: ModelProto, folder: Path | None, names: Mapping[str, str], where: str
+) -> NewWeights:
+    tensors = {t.name: t for t in initializers(new)}
+    places = same_places(record.original, new)
+    readers: dict[str, Callable[[], Array]] = {}
+    missing = []
+
+    def reader(tensor: TensorProto) -> Callable[[], Array]:
+        return lambda: elements(internalize(tensor, folder) if _is_outside(tensor) else tensor)
+
+    for name, tensor in record.initializers.items():
+        found = [names[name]] if name in names else places.get(name, [name])
+        if any(n not in tensors for n in found):
+            missing += [name] if name in places or name in names else []
+            continue
+        first = tensors[found[0]]
+        for other in found[1:]:
+            same = _shape(first) == _shape(tensors[other])
+            if not same or reader(first)().tobytes() != reader(tensors[other])().tobytes():
+                raise InputError(
+                    f"{where}: '{name}' of the original is two weights, '{found[0]}' and "
+                    f"'{other}', with different values: they were one when the model was exported; "
+                    "optimise the new model instead"
+                )
+        if _shape(first) != _shape(tensor):
+            raise InputError(
+                f"{where}: '{found[0]}' is {_shape(first)}, '{name}' of the original is "
+                f"{_shape(tensor)}: another architecture; optimise it instead"
+            )
+        readers[name] = reader(first)
+    return _complete(record, readers, missing, where)
+
+
+def _is_outside(tensor: TensorProto) -> bool:
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def _shape(tensor: TensorProto) -> str:
+    return f"{dtype_name(tensor.data_type)}[{','.join(map(str, tensor.dims))}]"
+
+
+def _of_arrays(
+    record: Record, arrays: Mapping[str, Array], names: Mapping[str, str], where: str
+) -> NewWeights:
+    readers: dict[str, Callable[[], Array]] = {}
+    used, missing = set[str](), []
+    outlines: Mapping[str, Array] = getattr(arrays, "outlines", arrays)
+    for name, tensor in record.initializers.items():
+        source, turned = names.get(name, name), False
+        if source not in arrays and source.endswith(".T"):
+            source, turned = source[:-2], True
+        if source not in arrays:
+            if name in names:
+                raise InputError(f"{where}: has no '{source}'{perhaps(source, arrays)}")
+            missing += [name] if name in record.weights else []
+            continue
+        used.add(source)
+        readers[name] = _fitting(
+            tensor, arrays, source, outlines[source], turned, name in names, where
+        )
+    found = _complete(record, readers, missing, where)
+    unused = len(arrays) - len(used)
+    if unused:
+        found.notes.append(f"{where}: {counted(unused, 'array')} belong to no initializer")
+    return found
+
+
+def _fitting(
+    tensor: TensorProto, arrays: Mapping[str, Array], source: str, outline: Array, turned: bool,
+    mapped: bool, where: str,
+) -> Callable[[], Array]:  # fmt: skip
+    """Reads an array as the tensor needs it: as it is, or transposed if that is certain."""
+    name, dims = tensor.name, tuple(tensor.dims)
+    if outline.dtype != numpy_dtype(tensor.data_type):
+        raise InputError(
+            f"{where}: '{source}' is {outline.dtype}, '{name}' of the original is {_shape(tensor)}"
+        )
+    if mapped and not turned and len(dims) == 2 and dims[0] == dims[1] and source != name:
+        flag = option(f"--map {name}={source}.T", f"map={{{name!r}: '{source}.T'}}")
+        raise InputError(
+            f"{where}: '{source}' is square, so its orientation is unknown: {flag} transposes it; "
+            f"under the name '{name}' it is taken as it is"
+        )
+    if not turned and outline.shape != dims and outline.shape == dims[::-1] and len(dims) == 2:
+        turned = True
+    if (outline.shape[::-1] if turned else outline.shape) != dims:
+        raise InputError(
+            f"{where}: '{source}' has the shape {list(outline.shape)}, '{name}' of the original is "
+            f"{_shape(tensor)}: another architecture; optimise it instead"
+        )
+    return lambda: np.ascontiguousarray(arrays[source].T) if turned else np.asarray(arrays[source])
+
+
+def _complete(
+    record: Record, readers: dict[str, Callable[[], Array]], missing: list[str], where: str
+) -> NewWeights:
+    """Adds the constants of formulas that a file of weights lacks, and compares those that must
+    stay.
+    """
+    if missing:
+        raise InputError(
+            f"{where}: has no value for {counted(len(missing), 'weight')} of the original: "
+            f"{listed(missing)}; {option('--map OLD=NEW', 'map')} names those with other names"
+        )
+    stored = {n: t for n, t in record.initializers.items() if n not in record.weights}
+    kept = [n for n in stored if n not in readers and n not in record.fixed]
+    notes = [f"not in {where}, and kept: {listed(kept)}"] if kept else []
+    for name, tensor in stored.items():
+        old = elements(tensor)
+        if name in record.fixed and name in readers and not _equal(old, readers[name]()):
+            raise InputError(
+                f"{where}: '{name}' has other values: it decides sizes, indices or branches, so "
+                "the model must be optimised again"
+            )
+        readers.setdefault(name, partial(np.asarray, old))
+    return NewWeights(readers, notes)
+
+
+def _equal(a: Array, b: Array) -> bool:
+    alike = a.dtype == b.dtype and a.shape == b.shape
+    return alike and (np.array_equal(a, b) if a.dtype == object else a.tobytes() == b.tobytes())
+
+
+def filled(record: Record, weights: Callable[[str], Array]) -> ModelProto:
+    """Returns the original with new values."""
+    model = copy_of(record.original)
+    for tensor in initializers(model):
+        if tensor.name not in record.fixed:
+            set_elements(tensor, weights(tensor.name))
+    return model
+
+
+def set_elements(tensor: TensorProto, array: Array) -> None:
+    """Replaces the elements of a tensor. Raises InternalError for another dtype or shape."""
+    made = tensor_of(np.asarray(array, order="C"), tensor.name)
+    if _shape(made) != _shape(tensor):
+        raise InternalError(f"'{tensor.name}' is {_shape(tensor)}, not {_shape(made)}")
+    clear(tensor)
+    tensor.raw_data = made.raw_data

@@ -1,0 +1,90 @@
+"""`rebase` writes what optimising anew would write, with one line for what does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from safetensors.numpy import save_file
+
+from tests.cli.conftest import Result
+from tests.helpers import parse
+
+Run = Callable[..., Result]
+TEXT = """g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] s = {1, 2, 3}> {
+  p = MatMul (x, w)  r = Relu (p)  y = Mul (r, s) }"""
+
+
+def export(path: Path, s: tuple[float, ...]) -> Path:
+    model = parse(TEXT)
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array(s, np.float32), "s"))
+    onnx.save(model, path)
+    return path
+
+
+def test_a_retrained_export(run: Run, tmp_path: Path) -> None:
+    """From a recipe's `rebasable`, and by a flag; the records are equal."""
+    old, new = export(tmp_path / "old.onnx", (1, 2, 3)), export(tmp_path / "new.onnx", (3, 2, 5))
+    small, out = tmp_path / "small.onnx", tmp_path / "out.onnx"
+    assert run("optimize", old, "-o", small, "--rebasable").code == 0
+    record = tmp_path / "small.onnx.rebase"
+    (tmp_path / "r.toml").write_text("rebasable = true\n")
+    again = tmp_path / "again.onnx"
+    assert run("optimize", old, "-o", again, "--config", tmp_path / "r.toml").code == 0
+    assert record.read_bytes() == (tmp_path / "again.onnx.rebase").read_bytes()
+    done = run("rebase", small, "--weights", new, "-o", out, "--json", tmp_path / "out.json")
+    assert done.code == 0 and "facts about weights that rewrites rely on: all hold" in " ".join(
+        done.out.split()
+    )
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert data["constants"] == 1 and data["proof"]["ok"]
+    assert run("optimize", new, "-o", tmp_path / "anew.onnx").code == 0
+    assert out.read_bytes() == (tmp_path / "anew.onnx").read_bytes()
+    values = {t.name: numpy_helper.to_array(t) for t in onnx.load(new).graph.initializer}
+    save_file(values, tmp_path / "w.safetensors")
+    words = ("--weights", tmp_path / "w.safetensors", "-o", tmp_path / "from_file.onnx")
+    assert run("rebase", small, *words, "--no-verify", "--record", record).code == 0
+    assert out.read_bytes() == (tmp_path / "from_file.onnx").read_bytes()
+
+
+def test_ci_writes_the_record(run: Run, tmp_path: Path) -> None:
+    """A retrained model of a recipe: optimised once, new weights for the results of `ci`."""
+    export(tmp_path / "old.onnx", (1, 2, 3))
+    new = export(tmp_path / "new.onnx", (3, 2, 5))
+    (tmp_path / "r.toml").write_text(
+        'rebasable = true\n[ci]\nmodels = ["old.onnx"]\nout = "build/{name}.onnx"\n'
+    )
+    assert run("ci", tmp_path / "r.toml", "--update").code == 0
+    small = tmp_path / "build" / "old.onnx"
+    assert (tmp_path / "build" / "old.onnx.rebase").exists()
+    words = ("--weights", new, "-o", tmp_path / "out.onnx", "--no-verify")
+    assert run("rebase", small, *words).code == 0
+
+
+def test_a_rewrite_that_does_not_hold(run: Run, tmp_path: Path) -> None:
+    old, new = export(tmp_path / "old.onnx", (1, 2, 3)), export(tmp_path / "new.onnx", (3, -2, 5))
+    small, out = tmp_path / "small.onnx", tmp_path / "out.onnx"
+    assert run("optimize", old, "-o", small, "--rebasable").code == 0
+    done = run("rebase", small, "--weights", new, "-o", out)
+    assert done.code == 1 and not out.exists()
+    (line,) = [line for line in done.lines if "scale_of_product" in line]
+    assert "y: f32[N,3] = Mul(r, s) does not hold for the new weights" in line
+
+
+def test_one_line_for_what_does_not_fit(run: Run, tmp_path: Path) -> None:
+    old = export(tmp_path / "old.onnx", (1, 2, 3))
+    small, out = tmp_path / "small.onnx", tmp_path / "out.onnx"
+    assert run("optimize", old, "-o", small).code == 0
+    done = run("rebase", small, "--weights", old, "-o", out)
+    assert done.code == 2 and "has no record small.onnx.rebase beside it" in done.err
+    assert "optimize` and --rebasable" in done.err and len(done.lines) == 1
+    assert run("optimize", old, "-o", "-", "--rebasable").code == 2
+    assert run("optimize", old, "-o", small, "--rebasable").code == 0
+    done = run("rebase", small, "--weights", tmp_path / "none.onnx", "-o", out)
+    assert done.code == 2 and "none.onnx" in done.err and not out.exists()
+    done = run("rebase", small, "--weights", old, "-o", small)
+    assert done.code == 2 and "small.onnx" in done.err

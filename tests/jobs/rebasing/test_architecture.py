@@ -1,0 +1,62 @@
+"""The first difference of two exports is named; names alone are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxgrad.errors import InputError
+from onnxgrad.jobs.rebasing.architecture import same_places
+from tests.helpers import parse
+
+TEXT = """g (float[N,2] x, bool c) => (float[N,2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> {
+  p = LeakyRelu <alpha = 0.25> (x)
+  q = If (c) <then_branch = t () => (float[N,2] u) <float[2] w = {1, 2}> { u = Add (p, w) },
+              else_branch = e () => (float[N,2] v) { v = Mul (p, b) }>
+  y = Add (q, a) }"""
+
+
+def test_places() -> None:
+    other = (
+        TEXT.replace("p =", "r =")
+        .replace("(p,", "(r,")
+        .replace(" w", " k")
+        .replace("float[2] a", "float[2] bias")
+    )
+    other = other.replace("(q, a)", "(q, bias)").replace("[N,", "[batch,")
+    other = other.replace(
+        "<float[2] bias = {1, 2}, float[2] b = {3, 4}>",
+        "<float[2] b = {3, 4}, float[2] bias = {1, 2}>",
+    )
+    found = same_places(parse(TEXT), parse(other))
+    assert found == {"w": ["k"], "b": ["b"], "a": ["bias"]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("LeakyRelu <alpha = 0.25>", "Elu <alpha = 0.25>", r"node 0 of the graph, Elu '' is LeakyRelu '' in the original"),
+        ("alpha = 0.25", "alpha = 0.5", "node 0 of the graph, LeakyRelu '': 'alpha' has another value"),
+        ("v = Mul (p, b)", "v = Div (p, b)", "node 0 of 'else_branch' of node 1 of the graph"),
+        ("y = Add (q, a)", "z = Add (q, a)  y = Neg (z)", "the graph has 4 nodes, the original 3"),
+        ("y = Add (q, a)", "y = Add (a, q)", "reads 'a' where the original reads 'q'"),
+        ("float[N,2] x", "float[N,3] x", "input 'x' has another type than 'x'"),
+        ("(float[N,2] x, bool c)", "(float[N,2] x, bool c, float d)", "the graph has 3 inputs, the original 2"),
+        ("<alpha = 0.25>", "", "only one of the two has alpha"),
+    ],
+)  # fmt: skip
+def test_differences(old: str, new: str, message: str) -> None:
+    assert TEXT.count(old) == 1
+    with pytest.raises(InputError, match="another architecture: ") as refused:
+        same_places(parse(TEXT), parse(TEXT.replace(old, new)))
+    assert message in str(refused.value)
+
+
+def test_other_opsets_and_functions() -> None:
+    with pytest.raises(InputError, match="the default domain has opset 21, the original 20"):
+        same_places(parse(TEXT), parse(TEXT, opset=21))
+    calls = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+    g (float[2] x) => (float[2] y) { y = my.f (x) }
+    <domain: "my", opset_import: ["" : 20]> f (a) => (b) { b = Neg (a) }"""
+    assert same_places(parse(calls), parse(calls)) == {}
+    with pytest.raises(InputError, match="a local function differs"):
+        same_places(parse(calls), parse(calls.replace("Neg", "Abs")))

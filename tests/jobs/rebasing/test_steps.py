@@ -1,0 +1,107 @@
+"""Steps survive a file, equal ones are one, and values live no longer than they are needed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import NodeProto, TensorProto, helper
+
+from onnxgrad.errors import InputError, NotProved
+from onnxgrad.ir.derivations import Node, Step
+from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded
+
+W = Step("weight", "w")
+
+
+def of_file(*steps: Step) -> tuple[list[Step], list[int]]:
+    encoder = Encoder()
+    numbers = [encoder.number(s) for s in steps]
+    return decoded(json.loads(json.dumps(encoder.entries))), numbers
+
+
+def test_equal_steps_are_one() -> None:
+    twice = [Step("numpy", "add", [Step("weight", "w"), np.float32(1)]) for _ in range(2)]
+    steps, numbers = of_file(*twice, Step("numpy", "add", [Step("weight", "w"), np.float64(1)]))
+    assert numbers == [1, 1, 2] and len(steps) == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1, 2.5, float("inf"), True, None, "text", (1, 2), [1, [2]], {"axis": (0,)}, slice(None, 3, -1), ...,
+        np.float32(1.5), np.arange(6, dtype=np.int64).reshape(2, 3), np.array(2.0), np.zeros((0, 3)),
+        np.dtype(np.float16), np.float64, np.array([1, 2], ml_dtypes.bfloat16), np.dtype(ml_dtypes.bfloat16),
+        np.longdouble(3), np.array([True, False]),
+    ],
+)  # fmt: skip
+def test_operands(value: Any) -> None:
+    (_, step), _ = of_file(Step("numpy", "f", [W, value]))
+    found = step.operands[1]
+    if isinstance(value, (np.ndarray, np.generic)):
+        assert type(found) is type(value) and found.dtype == value.dtype
+        assert np.array_equal(found, value)
+    else:
+        assert found == (np.dtype(value) if value is np.float64 else value)
+    assert type(found) is type(value) or value is np.float64
+
+
+def test_an_operand_that_a_file_cannot_hold() -> None:
+    with pytest.raises(NotProved, match="not rebasable: a step has an operand of type object"):
+        of_file(Step("numpy", "f", [object()]))
+
+
+def node(op: str, *operands: Any, opset: int = 20) -> Step:
+    proto = helper.make_node(op, [f"i{i}" for i in range(len(operands))], ["o0"])
+    return Step("node", Node(proto, 0, TensorProto.FLOAT, opset), operands)
+
+
+def test_onnxruntime_computes_nodes_between_arrays() -> None:
+    """Nodes that read each other run together; numpy may stand between two runs, and opsets differ."""
+    e = node("Exp", W)
+    f = node("Mul", node("Erf", e), np.full(3, 2, np.float32))
+    g = Step("numpy", "add", [f, e])
+    h = node("Sin", g, opset=13)
+    steps, numbers = of_file(h, f)
+    array = np.array([0.1, -0.2, 0.3], np.float32)
+    values = Values(steps, [steps[n] for n in numbers], lambda name: array)
+    reads = []
+    found = values.of(steps[numbers[0]])
+    from math import erf
+
+    mul = np.array([2 * erf(np.exp(v)) for v in array])
+    assert np.allclose(found, np.sin(mul + np.exp(array)), atol=1e-6)
+    assert np.allclose(values.of(steps[numbers[1]]), mul, atol=1e-6)
+    assert not values._values and not reads
+
+
+def test_a_weight_is_read_once_and_dropped() -> None:
+    read = []
+
+    def weight(name: str) -> Any:
+        read.append(name)
+        return np.ones(2, np.float32)
+
+    steps, (a, b) = of_file(Step("numpy", "negative", [W]), Step("numpy", "add", [W, W]))
+    values = Values(steps, [steps[a], steps[b]], weight)
+    assert values.of(steps[a]).tolist() == [-1, -1] and values.of(steps[b]).tolist() == [2, 2]
+    assert read == ["w"] and not values._values
+
+
+@pytest.mark.parametrize("name", ["save", "load", "fromfile", "nothing"])
+def test_a_record_calls_no_other_function(name: str) -> None:
+    step = Step("numpy", name, [W])
+    values = Values([W, step], [step], lambda name: np.ones(2))
+    with pytest.raises(InputError, match=f"a step 'numpy {name}' that does not exist"):
+        values.of(step)
+
+
+def test_a_node_that_onnxruntime_refuses() -> None:
+    step = node("Add", W, np.ones(3, np.float32))
+    values = Values([W, step], [step], lambda name: np.ones(2, np.float32))
+    with pytest.raises(InputError, match="onnxruntime cannot compute a constant"):
+        values.of(step)
+    assert isinstance(step.what.proto, NodeProto)

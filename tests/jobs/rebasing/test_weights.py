@@ -1,0 +1,129 @@
+"""New weights belong to the initializers of an original, by place or by name, or the reason is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, numpy_helper
+from safetensors.numpy import save_file
+
+import onnxgrad
+from onnxgrad.errors import InputError
+from tests.helpers import parse
+
+TEXT = """g (float[N,2] x) => (float[N,3] y)
+<float[2,3] fc_weight = {1, 2, 3, 4, 5, 6}, float[3] fc_bias = {1, 2, 4}, float[3,3] out = {9, 2, 3, 4, 5, 6, 7, 8, 8},
+ float half = {0.5}, int64[2] sizes = {-1, 3}> {
+  p = MatMul (x, fc_weight)  b = Add (p, fc_bias)  h = Mul (b, half)  r = Reshape (h, sizes)  y = MatMul (r, out) }"""
+
+
+@pytest.fixture(scope="module")
+def done() -> Any:
+    return onnxgrad.optimize(parse(TEXT), rebasable=True, report=True)
+
+
+def values(seed: int = 1, **more: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    found = {
+        "fc_weight": rng.normal(size=(2, 3)).astype(np.float32),
+        "fc_bias": rng.normal(size=3).astype(np.float32),
+        "out": rng.normal(size=(3, 3)).astype(np.float32),
+    }
+    return {**found, **more}
+
+
+def exported(arrays: Mapping[str, Any], text: str = TEXT) -> ModelProto:
+    model = parse(text)
+    for tensor in model.graph.initializer:
+        if tensor.name in arrays:
+            tensor.CopyFrom(numpy_helper.from_array(arrays[tensor.name], tensor.name))
+    return model
+
+
+def expected(done: Any, arrays: Mapping[str, Any]) -> ModelProto:
+    made = onnxgrad.rebase(done.model, exported(arrays), record=done.record)
+    weights = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    anew = onnxgrad.optimize(exported(arrays))
+    for tensor in anew.graph.initializer:
+        assert np.array_equal(weights[tensor.name], numpy_helper.to_array(tensor))
+    return made
+
+
+def test_arrays_by_name(done: Any, tmp_path: Path) -> None:
+    """A file of weights need not have the numbers of formulas, or sizes: these stay."""
+    arrays = values()
+    wanted = expected(done, arrays)
+    save_file(arrays, tmp_path / "state.safetensors")
+    np.savez(tmp_path / "state.npz", **arrays, epoch=np.array(3))
+    for given in (arrays, tmp_path / "state.safetensors", str(tmp_path / "state.npz")):
+        assert onnxgrad.rebase(done.model, given, record=done.record) == wanted
+    more = {**arrays, "half": np.float32(0.25)}
+    assert onnxgrad.rebase(done.model, more, record=done.record) != wanted
+
+
+def test_transposed_matrices(done: Any) -> None:
+    """By a shape that says so; a square matrix under another name only by a word."""
+    arrays = values()
+    wanted = expected(done, arrays)
+    turned = {**arrays, "fc_weight": np.ascontiguousarray(arrays["fc_weight"].T)}
+    assert onnxgrad.rebase(done.model, turned, record=done.record) == wanted
+    turned["head"] = np.ascontiguousarray(turned.pop("out").T)
+    with pytest.raises(
+        InputError, match=r"'head' is square, so its orientation is unknown: .*head\.T"
+    ):
+        onnxgrad.rebase(done.model, turned, record=done.record, map={"out": "head"})
+    named = {"out": "head.T"}
+    assert onnxgrad.rebase(done.model, turned, record=done.record, map=named) == wanted
+
+
+@pytest.mark.parametrize(
+    ("more", "drop", "names", "message"),
+    [
+        ({}, ["fc_bias", "out"], {}, r"has no value for 2 weights of the original: 'fc_bias', 'out'; map"),
+        ({"fc_bias": np.ones(4, np.float32)}, [], {}, r"'fc_bias' has the shape \[4\], 'fc_bias' of the original is f32\[3\]: another architecture"),
+        ({"fc_bias": np.ones(3)}, [], {}, r"'fc_bias' is float64, 'fc_bias' of the original is f32\[3\]"),
+        ({"sizes": np.array([3, -1])}, [], {}, "'sizes' has other values: it decides sizes"),
+        ({}, [], {"nothing": "out"}, "the original has no initializer of this name"),
+        ({}, [], {"out": "outs"}, "has no 'outs' .did you mean 'out'"),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit(
+    done: Any, more: Any, drop: list[str], names: Any, message: str
+) -> None:
+    arrays = {k: v for k, v in values(**more).items() if k not in drop}
+    with pytest.raises(InputError, match=message):
+        onnxgrad.rebase(done.model, arrays, record=done.record, map=names)
+
+
+def test_another_export(done: Any) -> None:
+    """Names may differ where the places are equal; `map` has precedence."""
+    arrays = values()
+    wanted = expected(done, arrays)
+    text = TEXT.replace("fc_weight", "matmul_3").replace("fc_bias", "b7").replace("h =", "q =")
+    text = text.replace("(h, sizes)", "(q, sizes)")
+    renamed = {"matmul_3": arrays["fc_weight"], "b7": arrays["fc_bias"], "out": arrays["out"]}
+    assert onnxgrad.rebase(done.model, exported(renamed, text), record=done.record) == wanted
+    other = exported(arrays)
+    other.graph.initializer.append(numpy_helper.from_array(np.full(3, 7, np.float32), "ema_bias"))
+    found = onnxgrad.rebase(done.model, other, record=done.record, map={"fc_bias": "ema_bias"})
+    assert found == expected(done, {**arrays, "fc_bias": np.full(3, 7, np.float32)})
+
+
+def test_weights_that_one_export_merged() -> None:
+    """One weight that two places read is two in the new export: equal, or the model must be optimised anew."""
+    text = "g (float[N,2] x) => (float[N,2] y) <float[2] s = {1, 2}> { p = Mul (x, s)  r = Relu (p)  y = Mul (r, s) }"
+    apart = text.replace("s = {1, 2}", "s = {3, 4}, float[2] t = {3, 4}").replace(
+        "Mul (r, s)", "Mul (r, t)"
+    )
+    done = onnxgrad.optimize(parse(text), rebasable=True, report=True)
+    found = onnxgrad.rebase(done.model, parse(apart), record=done.record)
+    onnx.checker.check_model(found)
+    with pytest.raises(
+        InputError, match="'s' of the original is two weights, 's' and 't', with different"
+    ):
+        onnxgrad.rebase(done.model, parse(apart.replace("{3, 4}>", "{3, 5}>")), record=done.record)
