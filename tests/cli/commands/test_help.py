@@ -100,7 +100,8 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("STFT", "ops", "`onnxgrad ops STFT` shows its gradient"),
         ("uint8", "training", "integers of any width"),
         ("remove doc strings", "metadata", "doc_string"),
-        ("new weights", "rebase", "put new weights into an optimised model"),
+        ("new weights", "transformations", "optimise the new export"),
+        ("retrained model", "transformations", "of a retrained model"),
     ],
 )
 def test_words_are_searched(run: Run, tmp_path: Path, words: str, read: str, says: str) -> None:
