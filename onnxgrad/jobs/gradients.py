@@ -8,9 +8,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
-from onnxgrad.errors import NotProved
+import numpy as np
+from onnx import ModelProto
+
+from onnxgrad.errors import CannotRun, NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
@@ -58,7 +63,10 @@ from onnxgrad.transform.open_batch import Opened
 from onnxgrad.transform.per_sample import any_batch, map_samples, of_each, of_size, samples_of
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.bounds import Bounds
+from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.rows.proof import RowProof
+from onnxgrad.verify.running.session import run
 
 _SAMPLE = 8  # values of a proof; a check looks at all
 
@@ -288,31 +296,57 @@ def _sample(
     known = {o.name for o in options_of(checking)}
     hooks.on_stage(f"{found.kind} against differences")
     sample = checking.from_settings({k: v for k, v in given.items() if k in known})
-    parts = _equal_parts(found, hooks, proof) if isinstance(found, Split) else {}
+    parts = _equal_parts(original, found, hooks, proof) if isinstance(found, Split) else {}
     if found.kind == "gradient":
         parts["asked"] = proof.wrt
     report = check(original, sample, Hooks(), **parts)  # within the limits that hold already
     return bounded(report, bounds, found.values)
 
 
-def _equal_parts(found: Split, hooks: Hooks, proof: GradOptions) -> dict[str, Any]:
+def _equal_parts(
+    original: Program, found: Split, hooks: Hooks, proof: GradOptions
+) -> dict[str, Any]:
     """Compares both parts, one after the other, with the gradient in one graph. Returns what a
     check needs to run them. Raises NotProved if they differ.
     """
     hooks.on_stage("both parts against the gradient")
     with sharing() as files:
-        report = verify(
+        compared = partial(
+            verify,
             files.of(found.program),
             files.of(as_functions(found)),
             provider=proof.provider,
             seeds=(proof.seed,),
-            dims=proof.dims,
-            inputs=proof.inputs,
         )
+        try:
+            report = compared(dims=proof.dims, inputs=proof.inputs)
+        except CannotRun:
+            if proof.inputs is not None:
+                raise
+            source = files.original(original)
+            report = compared(inputs=_with_adjoints(original, source, found, proof))
     if not report.ok:
         raise NotProved(f"the two parts do not compute the gradient: {report.summary}")
     parts, targets = (found.forward, found.backward), found.gradient.targets
     return {"parts": parts, "adjoint": "input", "target": targets}
+
+
+def _with_adjoints(
+    original: Program, source: ModelProto | Path, found: Split, proof: GradOptions
+) -> dict[str, Any]:
+    """Returns inputs of the gradient at sizes at which the model runs: adjoints have the shapes of
+    the model's results there, which no type may tell.
+    """
+    attempt = partial(run, source, provider=providers_of(proof.provider)[0])
+    sizes = runnable(original.proto, proof.dims, proof.seed, attempt, count=1)[0]
+    feeds = feeds_for(original.proto, seed=proof.seed, dims=sizes)
+    results = attempt(feeds)
+    rng = np.random.default_rng(proof.seed)
+    for of, seed in found.gradient.seeds.items():
+        if of in results:
+            value = np.asarray(results[of])
+            feeds[seed] = rng.standard_normal(value.shape).astype(value.dtype)
+    return feeds
 
 
 def spread(names: Sequence[str]) -> list[str]:

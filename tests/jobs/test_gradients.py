@@ -193,3 +193,18 @@ def test_a_check_reads_files_and_runs_on_several_threads(tmp_path: Path) -> None
         onnxgrad.check_gradient(MLP, "x", "loss", inputs=[{"x": x}, {"x": x}])
     with pytest.raises(InputError, match="missing a required argument: 'of'"):
         onnxgrad.check_product(MLP)  # type: ignore[call-arg]
+
+
+def test_two_parts_are_proved_at_sizes_at_which_the_model_runs(tmp_path: Path) -> None:
+    """The adjoint has no known shape, and a reflected Pad needs room."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+      g (float[batch,1,sequence] x) => (float[] y) <int64[1] one = {1}, int64[6] pads = {0,0,0,0,0,64}> {
+        d = Pad <mode = "reflect"> (x, pads)  v = Sigmoid (d)  s = Shape (v)  n = Gather (s, one)  e = Equal (n, one)
+        i = If (e) <then_branch = a () => (float[] p) { p = Squeeze (v, one) },
+                    else_branch = b () => (float[] q) { q = Identity (v) }>
+        y = ReduceMean <keepdims = 0> (i, one) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    parts = [str(tmp_path / name) for name in ("forward.onnx", "backward.onnx")]
+    words = ["grad", str(tmp_path / "m.onnx"), "--target", "y", "--split", *parts, "-q"]
+    assert main(words) == 0
+    assert main([*words, "--dim", "sequence=8"]) == 2  # too small, whatever the batch
