@@ -1,5 +1,5 @@
 """The changes of a model before and after the passes of `optimize`: it is joined, edited, opened,
-converted to float16 and split.
+preprocessed, converted to float16 and split.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnxgrad.ir.load import load_in_place
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, OptimizeOptions
+from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, PREPROCESS, OptimizeOptions
 from onnxgrad.jobs.edit import Changes, changes_of, edit
 from onnxgrad.jobs.fixed_dims import sizes_bound
 from onnxgrad.jobs.join import join
@@ -53,6 +53,7 @@ def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -
             made = edit(model, EDIT.options(options.before or {}, **stage), Hooks())
         model = _recorded(outcome, "edited before the passes", made)
     model = _opened(model, options, options.before, "before", outcome)
+    model = _preprocessed(model, options, options.before, "before", outcome)
     return model if isinstance(options.lift, bool) else with_inputs(model, options.lift)
 
 
@@ -71,6 +72,7 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
             made = edit(outcome.program, EDIT.options(options.after, **proof), Hooks())
         outcome.changed = _recorded(outcome, "edited after the passes", made)
     opened = _opened(outcome.program, options, options.after, "after", outcome)
+    opened = _preprocessed(opened, options, options.after, "after", outcome)
     if opened is not outcome.program:
         outcome.changed = opened
     if options.metadata:
@@ -130,6 +132,27 @@ def _opened(
         found = job(model, opening, Hooks())
     what = "batch" if opening.open is None else ", ".join(opening.open)
     return _recorded(outcome, f"{what} opened {when} the passes", found)
+
+
+def _preprocessed(
+    model: Program,
+    options: OptimizeOptions,
+    table: Mapping[str, Any] | None,
+    when: str,
+    outcome: Outcome,
+) -> Program:
+    """Returns the model with the steps of the table around it, or the model itself."""
+    if table is None or "preprocess" not in table:
+        return model
+    from onnxgrad.jobs.preprocess import preprocess
+
+    known = roles(to_proto(model).graph)
+    of_others = {"inputs", "dims", "allow_empty"}  # they name other inputs and outputs
+    proof = {k: v for k, v in _proof_of(options).items() if k not in of_others}
+    proof["dims"] = {name: size for name, size in (options.dims or {}).items() if name in known}
+    with _in_table(f"{when}: preprocess"):
+        found = preprocess(model, PREPROCESS.options(table["preprocess"], **proof), Hooks())
+    return _recorded(outcome, f"steps added {when} the passes", found)
 
 
 def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:

@@ -26,7 +26,7 @@ from onnxgrad.jobs.kinds import (
     Sizes,
 )
 from onnxgrad.jobs.row_declarations import OpenBatchOptions
-from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions
+from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, PreprocessOptions
 from onnxgrad.options import Range
 from onnxgrad.vocabulary import FLOAT16_BOUND, Merge, Preset, Runtime
 
@@ -61,7 +61,8 @@ class Float16Options(Proof):
 
 
 OPEN, JOIN = PartOf(OpenBatchOptions), PartOf(JoinOptions, "model")
-EDIT = PartOf(EditOptions, open_batch=OPEN)
+PREPROCESS = PartOf(PreprocessOptions, also=("allow_empty",))
+EDIT = PartOf(EditOptions, open_batch=OPEN, preprocess=PREPROCESS)
 Edits: TypeAlias = Annotated[Mapping[str, Any], EDIT]
 Other: TypeAlias = Annotated[Mapping[str, Any], JOIN]
 HALF = PartOf(Float16Options, also=("atol", "rtol", "metric"), or_true=True)
@@ -150,7 +151,7 @@ class OptimizeOptions(Proof):
     before: Edits | None = option(
         None,
         "edits before the passes, as `edit` does: bind, set, rename, add_output, ...; then "
-        "open_batch: a table with options of `open-batch`",
+        "open_batch: a table with options of `open-batch`, and preprocess: one of `preprocess`",
         flag=None,
         file="read",
     )

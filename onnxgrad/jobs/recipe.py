@@ -297,6 +297,7 @@ def _of_variants(table: Any, where: str, folder: Path) -> dict[str, dict[str, An
 
 
 _NAME = re.compile(r"[\w-]+")
+_LABELS = re.compile(r"\blabels=([^,;{}]+)")  # a file in the text of steps
 
 
 def _of_ci(table: Any, where: str) -> dict[str, Any]:
@@ -357,10 +358,23 @@ def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
             name: os.path.join(folder, value) if is_file(value) else value
             for name, value in found[key].items()
         }
+    if "preprocess" in found:
+        found["preprocess"] = {
+            key: _with_labels(folder, steps) for key, steps in found["preprocess"].items()
+        }
     if "reference" in found.get("open_batch", {}):
         files = [os.path.join(folder, f) for f in several(found["open_batch"]["reference"], "")]
         found["open_batch"] = {**found["open_batch"], "reference": files}
     return found
+
+
+def _with_labels(folder: Path, steps: Any) -> Any:
+    """Returns steps, or steps by name, with files of labels relative to `folder`."""
+    if isinstance(steps, Mapping):
+        return {name: _with_labels(folder, text) for name, text in steps.items()}
+    if not isinstance(steps, str):
+        return steps
+    return _LABELS.sub(lambda found: f"labels={os.path.join(folder, found[1])}", steps)
 
 
 def _checked(

@@ -131,3 +131,36 @@ def test_outputs_that_may_be_empty_are_those_of_each_stage(tmp_path: Path) -> No
     assert interface(made)[1] == ["n", "roots"]
     with pytest.raises(InputError, match="q: the model has no such output"):
         onnxgrad.optimize(model, **around, allow_empty=("z", "h_w", "q"))
+
+
+def test_steps_of_a_recipe_around_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The passes rewrite the model without its steps, and files of labels lie beside the recipe."""
+    text = """g (float[1,3,4,4] x) => (float[1,3] y) {
+      i = Identity (x) m = GlobalAveragePool (i) y = Flatten (m) }"""
+    onnx.save(parse(text), tmp_path / "m.onnx")
+    (tmp_path / "labels.txt").write_text("red\ngreen\nblue\n", encoding="utf-8")
+    (tmp_path / "r.toml").write_text(
+        '[after.preprocess]\nbefore = "resize{size=[4,4]},to-float"\n'
+        'after = { y = "top-k{k=2,labels=labels.txt}" }\n',
+        encoding="utf-8",
+    )
+    words = ["optimize", str(tmp_path / "m.onnx"), "--config", str(tmp_path / "r.toml")]
+    assert main([*words, "-o", str(tmp_path / "o.onnx")]) == 0
+    assert "steps added after the passes: equal on cpu" in capsys.readouterr().out
+    made = onnx.load(tmp_path / "o.onnx")
+    assert "Identity" not in {n.op_type for n in made.graph.node}
+    picture = np.zeros((1, 5, 6, 3), np.uint8)
+    picture[..., 2] = 9
+    assert run(made, {"x": picture})["labels"].tolist() == [["blue", "red"]]
+    steps = {"preprocess": {"before": "resize{size=[4,4]},to-float", "after": "argmax"}}
+    done = onnxgrad.optimize(parse(text), before=steps, report=True)
+    assert interface(done.model) == (["x"], ["classes"])
+    assert [c["what"] for c in done.to_dict()["changes"]] == ["steps added before the passes"]
+    for table, message in (
+        ({"preprocess": {"befor": "bgr"}}, "before: preprocess: unknown key 'befor'; did you mean"),
+        ({"preprocess": {"before": "bg"}}, "before: preprocess: before: unknown step 'bg'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            onnxgrad.optimize(parse(text), before=table)
