@@ -19,6 +19,7 @@ from onnxgrad.jobs.kinds import Seconds
 from onnxgrad.jobs.kinds import Seed
 from onnxgrad.jobs.kinds import Several
 from onnxgrad.jobs.kinds import Threads
+from onnxgrad.jobs.training.declarations import AugmentLike
 from onnxgrad.jobs.training.declarations import AverageLike
 from onnxgrad.jobs.training.declarations import Batches
 from onnxgrad.jobs.training.declarations import CallbackLike
@@ -124,6 +125,7 @@ def fit(
     engine: EngineName = 'auto',
     data_parallel: bool = False,
     validation: HeldOutLike | None = None,
+    augment: AugmentLike | None = None,
     epochs: Several = 1,
     steps: Several | None = None,
     seed: Seed | None = 0,
@@ -183,6 +185,7 @@ def fit(
     engine: EngineName = 'auto',
     data_parallel: bool = False,
     validation: HeldOutLike | None = None,
+    augment: AugmentLike | None = None,
     epochs: Several = 1,
     steps: Several | None = None,
     seed: Seed | None = 0,
@@ -242,6 +245,7 @@ def fit(
     engine: EngineName = 'auto',
     data_parallel: bool = False,
     validation: HeldOutLike | None = None,
+    augment: AugmentLike | None = None,
     epochs: Several = 1,
     steps: Several | None = None,
     seed: Seed | None = 0,
@@ -301,6 +305,7 @@ def fit(
     engine: EngineName = 'auto',
     data_parallel: bool = False,
     validation: HeldOutLike | None = None,
+    augment: AugmentLike | None = None,
     epochs: Several = 1,
     steps: Several | None = None,
     seed: Seed | None = 0,
@@ -334,6 +339,7 @@ class Trainer(TrainingLoop):
         *,
         callbacks: Sequence[CallbackLike] = (),
         validation: HeldOutLike | None = None,
+        augment: AugmentLike | None = None,
         epochs: Several = 1,
         steps: Several | None = None,
         seed: Seed | None = 0,

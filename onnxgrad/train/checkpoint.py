@@ -137,7 +137,7 @@ Facts: TypeAlias = "Mapping[str, Any]"
 _IDENTITY = ("parameters", "loss", "formula", "optimizer", SHARE)
 # these may change between epochs; within one, it would be unknown which examples were seen
 _OF_AN_EPOCH = (
-    "kind", "batch_size", "order", "arrays", "examples", "samples", "constants", "scale",
+    "kind", "batch_size", "order", "arrays", "examples", "samples", "constants", "scale", "augment",
 )  # fmt: skip
 # `Manifest.options`
 _OF_STEP = ("batch_norm", "dropout", "autocast", "ste", "stop", "inputs_at", "standardize")

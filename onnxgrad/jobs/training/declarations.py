@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from onnxgrad.ir.load import ModelLike
     from onnxgrad.ir.types import Array
+    from onnxgrad.train.augmentation import Augmentation
     from onnxgrad.train.callbacks import Callback
     from onnxgrad.train.data import Data, Given
     from onnxgrad.train.initialization import Initialization
@@ -72,6 +73,9 @@ GroupsLike: TypeAlias = "Annotated[Groups, ByGlob()]"
 AverageLike: TypeAlias = "float | Annotated[WeightAverage, Instance('WeightAverage')] | str"
 ScalingLike: TypeAlias = (
     "Literal['dynamic'] | float | Annotated[LossScaling, Instance('LossScaling')]"
+)
+AugmentLike: TypeAlias = (
+    "Annotated[Mapping[str, str | Augmentation] | Sequence[tuple[str, Any]], ByGlob()]"
 )
 InitLike: TypeAlias = "Annotated[Initialization, Instance('Initialization')] | str"
 Original: TypeAlias = "Annotated[ModelLike, Word()]"
@@ -334,6 +338,12 @@ class Epochs(Batched, RestoreOptions):
         "0.2 (stratified by integer labels; --seed chooses the examples)",
         metavar="NPZ|SHARE",
         file="read",
+    )
+    augment: AugmentLike | None = option(
+        None,
+        "change examples of an input at random in each epoch: flip{axis=-1}, crop{pad=4}, "
+        "noise{std=0.1}",
+        metavar="INPUT=NAME{option=value}",
     )
     epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")
     steps: Several | None = option(None, "steps to train, in place of --epochs", metavar="N")

@@ -37,6 +37,7 @@ from onnxgrad.jobs.training.declarations import (
 from onnxgrad.jobs.training.values import HeldValues
 from onnxgrad.options import known_keywords
 from onnxgrad.train.array_files import read_npz
+from onnxgrad.train.augmentation import augmented
 from onnxgrad.train.callbacks import Callback, Event, History, check_needs, log_to
 from onnxgrad.train.checkpoint import Progress
 from onnxgrad.train.data import (
@@ -196,6 +197,7 @@ class TrainingLoop(HeldValues):
             self._log = log_to(options.log, results, folder)
         self._take_up(place, options)
         self._measure(source)
+        source = augmented(source, options.augment, options.seed)
         give_back(self.task.manifest.elements)  # the initial values, unless the caller holds them
         history, wanted = History(), patience is not None or "best" in keep
         watching: list[Callback] = [history]

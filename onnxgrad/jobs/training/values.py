@@ -296,7 +296,7 @@ class HeldValues:
         InputError if the restored checkpoint belongs to a different run.
         """
         own = {k: v for k, v in self._facts.items() if not of_an_epoch(k)}
-        self._facts = {**own, "constants": None, "scale": {}, **facts}
+        self._facts = {**own, "constants": None, "scale": {}, "augment": [], **facts}
         if self._before is None:
             return
         before, where, force = self._before
