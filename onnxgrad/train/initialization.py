@@ -15,7 +15,6 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Declared, Range, check_fields
-from onnxgrad.results import Plain
 from onnxgrad.wording import counted, some_of
 
 _SHOWN = 8
@@ -23,12 +22,11 @@ _MOVES = frozenset({"Transpose", "Identity", "Cast"})
 
 
 @dataclass(frozen=True)
-class Initialization(Plain, metaclass=Declared):
+class Initialization(metaclass=Declared):
     """Uniform random values for weights of at least two axes whose elements are all 0, if a product
     of matrices or a convolution reads them. The draws depend on `seed` and on the weight's name.
     """
 
-    json_keys = "name *"
     name: ClassVar[str] = ""
 
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
@@ -40,24 +38,23 @@ class Initialization(Plain, metaclass=Declared):
         """Sets the trained weights of a program, and returns a note. forward: the same model
         without its gradient, whose nodes read the weights too.
         """
-        made: list[str] = []
-        left: list[str] = []
+        drawn: dict[str, bool] = {}
         for name in trained:
             v = program.main.initializers.get(name)
-            if v is None or v.shape is None or len(v.shape) < 2 or v.const is None or v.const.any():
+            if v is None or v.const is None or v.const.ndim < 2 or v.const.any():
                 continue
             fans = _fans(forward.main.initializers[name])
-            (left if fans is None else made).append(name)
+            drawn[name] = fans is not None
             if fans is not None:
                 rng = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
-                bound = self._bound(*fans)
-                values: Any = rng.uniform(-bound, bound, v.const.shape).astype(v.const.dtype)
-                v.set_constant(tensor_of(values, name))
-        note = (
-            f"{self.name}: {counted(len(made), 'weight')} of zeros drawn: {some_of(made, _SHOWN)}"
-        )
+                values: Any = rng.uniform(-1, 1, v.const.shape) * self._bound(*fans)
+                v.set_constant(tensor_of(values.astype(v.const.dtype), name))
+        made, left = ([n for n, is_drawn in drawn.items() if is_drawn is k] for k in (True, False))
         stay = f"; left at 0, as no product reads them: {some_of(left, _SHOWN)}" if left else ""
-        return [f"{note}{stay}" if made else f"{self.name}: no trained matrix is all 0{stay}"]
+        if not made:
+            return [f"{self.name}: no trained matrix that a product reads is all 0{stay}"]
+        note = f"{counted(len(made), 'weight')} of zeros drawn: {some_of(made, _SHOWN)}"
+        return [f"{self.name}: {note}{stay}"]
 
     @abstractmethod
     def _bound(self, inputs: float, outputs: float) -> float:
