@@ -79,6 +79,7 @@ OF_AN_EPOCH: Changes = {
     "names": (["labels", "x", "w"], {"data": BATCHES, "names": ["w", "x", "labels"]}),
     "constants": (ONES, {"data": PLAIN, "loss": ANCHORED, "constants": {"w1.anchor": 0 * DATA["x"][:8, :3]}}),
     "scale": ({"x": 0.5}, {"data": IMAGES, "loss": "cross_entropy", "scale": {"x": 1.0}}),
+    "augment": ({"x": "noise"}, {}),
     "batch_size": (8, {}),
     "seed": (1, {}),
     "shuffle": (False, {}),
@@ -102,6 +103,7 @@ SAID: Changes = {
 FREE: Changes = {
     "checkpoint": (["a"], {}),
     "form": ("small", {}),
+    "init": ("kaiming", {}),  # a resumed run has the weights of its checkpoint
     "metrics": (["logits"], {}),
     "threads": (2, {}),
     "engine": ("graph", {}),
@@ -113,7 +115,7 @@ FREE: Changes = {
 # not of the numbers: files, limits and where it runs
 OTHERS = {
     "provider", "data_parallel", "folder", "log", "timeout", "max_memory", "accuracy", "measure",
-    "predict", "plot", "callbacks", "keep_training_mode",
+    "predict", "plot", "callbacks", "keep_training_mode", "original",
 }  # fmt: skip
 
 
