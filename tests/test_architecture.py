@@ -84,6 +84,7 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_sizes"),
+    ("jobs/around_passes.py", "onnxgrad.jobs.preprocess.preprocess"),
     # operators of com.microsoft that `--inline` names
     ("passes/inline.py", "onnxgrad.laws.bodies.table.BODIES"),
     ("cli/commands/optimize.py", "onnxgrad.report.html.optimized.optimized_page"),
