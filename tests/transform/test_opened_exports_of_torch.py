@@ -137,3 +137,47 @@ def test_another_export(name: str, dynamo: bool) -> None:
         found = open_session(opened, optimize=False).run(feeds)
         for value in expected:
             np.testing.assert_array_equal(np.asarray(found[value]), np.asarray(expected[value]))
+
+
+class Rotary(nn.Module):  # type: ignore[misc,name-defined]
+    """Attention with rotary positions, and a causal mask or a sliding window, made at each run."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window, self.words, self.qkv = window, nn.Embedding(50, 16), nn.Linear(16, 48)
+
+    def forward(self, ids: Any) -> Any:
+        places = torch.arange(ids.shape[1])
+        angles = places[:, None] * 10000.0 ** (-torch.arange(0, 16, 2) / 16)
+        cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
+        x = self.words(ids) * 4
+        q, k, v = self.qkv(x).split(16, 2)
+        q, k = (p * cos + torch.cat([-p[..., 8:], p[..., :8]], -1) * sin for p in (q, k))
+        back = places[:, None] - places
+        seen = torch.where((back >= 0) & (back < self.window), 0.0, -1e9)
+        return x + (q @ k.transpose(-1, -2) + seen).softmax(-1) @ v
+
+
+@pytest.mark.parametrize(("window", "size"), [(5, 13), (5, 5), (20, 13), (1000, 13)])
+def test_windows_are_right_or_named_by_the_user(window: int, size: int) -> None:
+    """A window that is no longer than the file shows its edge; a longer one is a causal mask there."""
+    torch.manual_seed(0)
+    net = Rotary(window).eval()
+    model = exported(net, torch.randint(0, 50, (1, size)), True)
+    if window < size:
+        opened = open_dimensions(load_own(model), {"n": ["x.1"]}, extend={"*": ""})
+    else:
+        with pytest.raises(InputError, match="a sliding window of more positions") as refused:
+            open_dimensions(load_own(model), {"n": ["x.1"]}, extend={"*": ""})
+        name = str(refused.value).split("'")[1]
+        opened = open_dimensions(
+            load_own(model), {"n": ["x.1"]}, extend={"*": "", name: "triangle"}
+        )
+    for n in (4, size, 2 * window if window < 40 else 40, 300):
+        ids = torch.randint(0, 50, (1, n))
+        with torch.no_grad():
+            expected = net(ids).numpy()
+        found = open_session(to_proto(opened.program, weights=True), optimize=False)
+        (value,) = found.run({"x": ids.numpy()}).values()
+        right = np.abs(np.asarray(value) - expected).max() < 1e-4
+        assert right == (window < size or n <= window), n
