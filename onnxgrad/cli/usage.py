@@ -325,8 +325,8 @@ COMMANDS: dict[str, Command] = {
         "put new weights into an optimised model without optimising again, with a proof",
         (("rebase small.onnx --weights retrained.onnx -o out.onnx",
           "small.onnx comes from `optimize --rebasable`, which wrote small.onnx.rebase"),
-         ("rebase small.onnx --weights state.safetensors --map 'onnx::MatMul_9=fc.weight' "
-          "-o out.onnx", "a file of weights; names that differ")),
+         ("rebase small.onnx --weights state.safetensors --map w2=fc.weight -o out.onnx",
+          "a file of weights, one of which has another name there")),
         (
             reads("model", metavar="OPTIMIZED", help="a model of `optimize --rebasable`"),
             reads("--weights", metavar="FILE", required=True,

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from safetensors.numpy import save_file
 
 import onnxgrad
 from onnxgrad.cli.app import parser_for
@@ -78,6 +79,13 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = model_of(MODEL, weights(w1=(4, 5), w2=(5, 3)), opset=18)
     for name in ("model", "out", "big"):
         onnx.save(model, tmp_path / f"{name}.onnx")
+    small = onnxgrad.optimize(model, rebasable=True, report=True)
+    onnx.save(small.model, tmp_path / "small.onnx")
+    small.record.save_beside(tmp_path / "small.onnx")
+    onnx.save(model, tmp_path / "retrained.onnx")
+    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    held["fc.weight"] = np.ascontiguousarray(held.pop("w2").T)
+    save_file(held, tmp_path / "state.safetensors")
     for tensor in model.graph.initializer:
         rounded = numpy_helper.to_array(tensor).astype(np.float16).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
