@@ -24,11 +24,11 @@ from onnxgrad.jobs.training.declarations import (
     PredictOptions,
     RestoreOptions,
     RunOptions,
-    StepOptions,
     TrainerOptions,
 )
 from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.jobs.training.step import make_step
+from onnxgrad.jobs.training.step_declarations import StepOptions
 from onnxgrad.jobs.training.trainer import TrainingLoop
 from onnxgrad.train.callbacks import History
 from onnxgrad.train.step import TrainingStep

@@ -29,6 +29,7 @@ from onnxgrad.jobs import (
     surgery_declarations,
 )
 from onnxgrad.jobs.training import declarations as training_declarations
+from onnxgrad.jobs.training import step_declarations
 from onnxgrad.plugins import functions as plugins
 from onnxgrad.plugins.place import declaration as place_declaration
 
@@ -168,7 +169,9 @@ def text(module: ModuleType = functions) -> str:
         return HEAD + "\n".join(_package(module)) + "\n"
     jobs = (declarations, gradient_declarations, row_declarations, surgery_declarations)
     jobs += (place_declaration,)
-    return stub(declared_functions(module), kinds, *jobs, training_declarations, module)
+    return stub(
+        declared_functions(module), kinds, *jobs, step_declarations, training_declarations, module
+    )
 
 
 if __name__ == "__main__":

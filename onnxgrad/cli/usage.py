@@ -165,7 +165,7 @@ COMMANDS: dict[str, Command] = {
                 "data and losses, for the tests of a client"),
             custom_ops("proof"),
         ),
-        "training.declarations.TrainStepOptions",
+        "training.step_declarations.TrainStepOptions",
     ),
     "fit": Command(
         "train a model on data, without the framework that made it",

@@ -18,9 +18,9 @@ from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.jobs.training.declarations import (
     FitOptions,
     RunOptions,
-    StepOptions,
     TrainerOptions,
 )
+from onnxgrad.jobs.training.step_declarations import StepOptions
 from onnxgrad.train import SGD, AdamW, Trainer, training_step
 from onnxgrad.train.run_folder import CHECKPOINT
 from onnxgrad.train.schedules import Cosine

@@ -19,7 +19,7 @@ from onnxgrad.ir.load import ModelLike, bring_inside
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.gradients import spread
-from onnxgrad.jobs.training.declarations import StepOptions, TrainStepOptions
+from onnxgrad.jobs.training.step_declarations import StepOptions, TrainStepOptions
 from onnxgrad.named_options import read
 from onnxgrad.train.array_files import on_disk
 from onnxgrad.train.initialization import INITIALIZATIONS

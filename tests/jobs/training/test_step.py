@@ -15,8 +15,9 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.declared import add_flags, from_flags, options_of
 from onnxgrad.jobs.keywords import from_keywords
-from onnxgrad.jobs.training.declarations import FitOptions, StepOptions, TrainStepOptions, option
+from onnxgrad.jobs.training.declarations import FitOptions, option
 from onnxgrad.jobs.training.step import check_step, make_step
+from onnxgrad.jobs.training.step_declarations import StepOptions, TrainStepOptions
 from onnxgrad.options import Range
 from scripts import make_stubs
 from tests.helpers import parse
