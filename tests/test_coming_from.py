@@ -78,3 +78,21 @@ def test_the_tools_of_onnxruntime_are_there() -> None:
     folder = Path(str(onnxruntime.__file__)).parent
     missing = [n for n in names if not (folder / f"{n.replace('.', '/')}.py").exists()]
     assert len(names) > 5 and missing == []
+
+
+def test_the_table_of_tools_is_the_record_s() -> None:
+    root = Path(__file__).resolve().parents[1]
+    record = (root / "scripts/results/compared.md").read_text(encoding="utf-8")
+    table = re.findall(r"(?m)^\|.*\|$", record)
+    page = source("compared")
+    assert len(table) > 12 and page.count(table[0]) == 1
+    assert all(line in page.splitlines() for line in table)
+    gone = [
+        t
+        for t, cell in zip(
+            table[0].split("|"), next(r for r in table if "metadata" in r).split("|")
+        )
+        if cell.strip() == "no"
+    ]
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert all(tool.strip() in readme.partition("drop node metadata")[0][-80:] for tool in gone)

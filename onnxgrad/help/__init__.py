@@ -18,7 +18,7 @@ from onnxgrad.errors import InputError
 TOPICS = (
     "start", "install", "commands", "recipes", "lint", "reports", "proof", "gradients",
     "transformations", "preprocessing", "training", "step-format", "laws", "rules", "hostile",
-    "cuda", "faq", "numbers", "coming-from",
+    "cuda", "faq", "numbers", "compared", "coming-from",
 )  # fmt: skip
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
