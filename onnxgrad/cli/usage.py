@@ -176,8 +176,9 @@ COMMANDS: dict[str, Command] = {
         (
             reads("model", metavar="MODEL", help="an ONNX file, or the folder of a training step"),
             writes("-o", "--output", metavar="OUT", help="the file for the trained model"),
-            row("--find-lr", title="run", action="store_true", help="train no model: test rates "
-                "that grow from 1e-6 to 10 in 100 steps, and print the losses (--plot draws them)"),
+            row("--find-lr", title="run", action="store_true", help="learning rate finder: "
+                "train no model, but test rates that grow from 1e-6 to 10 in 100 steps, and print "
+                "the losses (--plot draws them)"),
             custom_ops("run"),
         ),
         "training.declarations.FitOptions",

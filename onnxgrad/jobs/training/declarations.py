@@ -168,8 +168,8 @@ class Epochs(Batched, RestoreOptions):
     )
     augment: AugmentLike | None = option(
         None,
-        "change examples of an input at random in each epoch: flip{axis=-1}, crop{pad=4}, "
-        "noise{std=0.1}",
+        "data augmentation: change examples of an input at random in each epoch, by "
+        "flip{axis=-1}, crop{pad=4}, noise{std=0.1}",
         metavar="INPUT=NAME{option=value}",
     )
     epochs: Several = option(1, "epochs to train (default: 1)", metavar="N")

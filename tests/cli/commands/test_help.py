@@ -102,6 +102,12 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("remove doc strings", "metadata", "doc_string"),
         ("new weights", "transformations", "optimise the new export"),
         ("retrained model", "transformations", "of a retrained model"),
+        ("data augmentation", "fit", "flip{axis=-1}"),
+        ("learning rate finder", "fit", "--find-lr"),
+        ("muon", "training", "Adafactor, Muon"),
+        ("stochastic weight averaging", "training", "swa{start=1000"),
+        ("kaiming", "train-step", "--init"),
+        ("l-bfgs", "training", "SciPy"),
     ],
 )
 def test_words_are_searched(run: Run, tmp_path: Path, words: str, read: str, says: str) -> None:
