@@ -47,6 +47,8 @@ _KEYS = {
     "--drop-output": "drop_output",
     "--map": "map",
     "--keep-output": "keep_output",
+    "--before": "before",
+    "--after": "after",
     "--weights": "lift =",
     "--open": "open",
     "--follow": "follow",
