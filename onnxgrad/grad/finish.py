@@ -19,6 +19,7 @@ from onnxgrad.grad.weights.kept import kept
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
+from onnxgrad.ir.emission.fill_and_reshape import with_type_of
 from onnxgrad.ir.identity_barrier import remove_barrier
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.ops import op
@@ -54,7 +55,7 @@ def finish(task: Prepared) -> None:
         if identity.is_live:  # removing the internal operators removed the paths in floats
             remove_barrier(identity, task.model_names)
     block.remove_unused()
-    take_by_blocks(block, task.forward)
+    take_by_blocks(task)
     if task.request.simplify:
         simplify(program, task.requested, task.forward)
         if task.request.form == "fast":
@@ -216,18 +217,33 @@ def transpose_once(block: BindingBlock, forward: Collection[Binding]) -> None:
     block.remove_unused()
 
 
-def take_by_blocks(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Replaces recomputed products with large dequantised matrices by products with their blocks.
+def take_by_blocks(task: Prepared) -> None:
+    """Replaces products with large dequantised matrices by products with their blocks: recomputed
+    products, and those of the forward part whose blocks the backward part takes.
 
-    A second reader of a DequantizeLinear would keep its float matrix from the forward part on.
+    A second reader of a DequantizeLinear would keep its float matrix from the forward part on. The
+    fusion with MatMul by onnxruntime keeps the integers twice more, and rounds the other factor.
     """
+    block, forward = task.block, task.forward
+    products = [b for b in block.bindings if b.is_op("MatMul")]
     with emitting(block, share=True, made_by="gradient"):
-        for b in [b for b in block.bindings if b.is_op("MatMul") and b not in forward]:
+        for b in sorted(products, key=lambda b: b in forward):
             x, w = b.inputs
+            if b in forward and (task.request.intact or not _is_read_by_blocks(w)):
+                continue
             product = x and w and beside_dequantised(x, w, transposed=True)
             if product is not None:
-                block.replace(b.out, product)
+                out, name = b.out, b.out.name
+                block.replace(out, with_type_of(product, out))
+                if out.name == name:  # an output of the graph has kept its name
+                    out.swap_names(product)
     block.remove_unused()
+
+
+def _is_read_by_blocks(w: Var | None) -> bool:
+    made = w and w.definition
+    q = made.operand(0) if made and made.is_op("DequantizeLinear") else None
+    return q is not None and q.use_count > 1
 
 
 def transpose_integers(block: BindingBlock, forward: Collection[Binding]) -> None:
