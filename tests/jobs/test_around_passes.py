@@ -164,3 +164,25 @@ def test_steps_of_a_recipe_around_the_model(
     ):
         with pytest.raises(InputError, match=message):
             onnxgrad.optimize(parse(text), before=table)
+
+
+def test_names_of_dimensions_and_new_weights_around_the_passes(tmp_path: Path) -> None:
+    """The proof's sizes follow the names; a file of weights lies beside the recipe."""
+    (tmp_path / "sub").mkdir()
+    np.save(tmp_path / "sub" / "s.npy", np.float32([3, 4]))
+    (tmp_path / "sub" / "r.toml").write_text(
+        '[before]\nset.s = "s.npy"\nrename_dim = { N = "rows" }\n'
+        '[after]\nadd_output = "h"\nrename_dim = { rows = "batch" }\nrename_node = { first = "scale" }\n'
+        "[verify]\ndims = { rows = 5 }\n"
+    )
+    model = parse(
+        "g (float[N,2] x) => (float[N,2] y) <float[2] s = {1, 2}> { h = Mul (x, s)  y = Exp (h) }"
+    )
+    model.graph.node[0].name = "first"
+    done = onnxgrad.optimize(model, recipe=tmp_path / "sub" / "r.toml", report=True)
+    made = done.model
+    assert interface(made) == (["x"], ["y", "h"]) and made.graph.node[0].name == "scale"
+    assert onnx.numpy_helper.to_array(made.graph.initializer[0]).tolist() == [3, 4]
+    shape = made.graph.output[1].type.tensor_type.shape
+    assert [d.dim_param or d.dim_value for d in shape.dim] == ["batch", 2]
+    assert [c["proof"] for c in done.to_dict()["changes"]] == ["equal on cpu"] * 2
