@@ -68,7 +68,7 @@ def _steps(text: str, classes: dict[str, type[S]], presets: dict[str, str], wher
             )
         if name not in classes:
             known = [*classes, *presets]
-            other = BEFORE if classes is not BEFORE else AFTER
+            other = {*AFTER, *HEADS} if presets is PRESETS else {*BEFORE, *PRESETS}
             belongs = (
                 "" if name not in other else f"; {name} belongs on the other side of the model"
             )
