@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -120,6 +119,11 @@ class Traced(NDArrayOperatorsMixin):
         index = _read(index)
         return self._of(self.array[index], Step("getitem", None, [self.step, index]))
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        array = np.array(self.read())
+        array[_read(index)] = _read(value)
+        self.array, self.step = array, Step("literal", array)
+
     def astype(self, dtype: Any, **more: Any) -> Traced:
         """As of an array; the layout options have no effect on elements."""
         dtype = np.dtype(dtype)
@@ -150,9 +154,6 @@ class Traced(NDArrayOperatorsMixin):
 
     def __int__(self) -> int:
         return int(self.read())
-
-    def __index__(self) -> int:
-        return operator.index(cast(Any, self.read()))
 
     def __len__(self) -> int:
         return len(self.array)

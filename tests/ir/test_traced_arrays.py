@@ -100,6 +100,16 @@ def test_adding_in_place_makes_another_value() -> None:
     assert np.array_equal(again(b.step, W * 2), W * 2 + 1)
 
 
+def test_assigned_elements_are_read() -> None:
+    """The array that changed is a literal, of which more may be computed."""
+    a = traced()
+    b = a * 2
+    b[0, 0] = 7
+    assert [str(p) for p in a.derivations.pending] == ["(w * 2) keeps its 6 elements"]
+    assert np.array_equal(a.array, W) and (b + 1).array[0, 0] == 8
+    assert again((b + 1).step, W * 3)[0, 0] == 8
+
+
 def test_a_predicate_of_several_arrays() -> None:
     @predicate
     def _differ(a: Any, b: Any) -> str | None:

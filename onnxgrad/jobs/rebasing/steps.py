@@ -220,6 +220,8 @@ class Values:
         with np.errstate(all="ignore"):
             if s.kind == "weight":
                 self._values[s] = self._weight(s.what)
+            elif s.kind == "literal":
+                self._values[s] = s.what
             elif s.kind == "numpy" and (s.what in STATIC or isinstance(_ufunc(s.what), np.ufunc)):
                 self._values[s] = getattr(np, s.what)(*operands, **keywords)
             elif s.kind == "call":
