@@ -36,7 +36,12 @@ from onnxgrad.jobs.declarations import OptimizeOptions  # noqa: E402
 from onnxgrad.jobs.optimize import optimize  # noqa: E402
 from onnxgrad.jobs.outcome import Hooks  # noqa: E402
 from onnxgrad.jobs.rebase import rebase  # noqa: E402
-from onnxgrad.jobs.rebasing.record import PredicateFailed, Recording  # noqa: E402
+from onnxgrad.jobs.rebasing.record import (  # noqa: E402
+    PredicateFailed,
+    Recording,
+    initializers,
+)
+from onnxgrad.jobs.rebasing.weights import set_elements  # noqa: E402
 from onnxgrad.jobs.surgery_declarations import RebaseOptions  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 
@@ -45,10 +50,9 @@ def redrawn(model: ModelProto, seed: int) -> ModelProto:
     """Returns the architecture with other weights."""
     rng, made = np.random.default_rng(seed), copy_of(model)
     weights = Recording(load_own(model)).weights
-    for tensor in made.graph.initializer:
-        if tensor.name in weights:
-            old = numpy_helper.to_array(tensor)
-            tensor.CopyFrom(numpy_helper.from_array(_drawn(old, rng), tensor.name))
+    for name, tensor in initializers(made):
+        if name in weights:
+            set_elements(tensor, _drawn(numpy_helper.to_array(tensor), rng))
     return made
 
 

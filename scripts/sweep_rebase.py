@@ -103,10 +103,10 @@ def _redraw(
     feeds, sizes = feeds_of(model, rng), sizes_of(model)
     for _ in range(_REDRAWS):
         original, result = copy_of(model), to_proto(after)
-        values = {t.name: redrawn(elements(t), rng) for t in initializers(model)}
-        for tensor in initializers(original):
-            if tensor.name not in record.fixed:
-                set_elements(tensor, values[tensor.name])
+        values = {name: redrawn(elements(t), rng) for name, t in initializers(model)}
+        for name, tensor in initializers(original):
+            if name not in record.fixed:
+                set_elements(tensor, values[name])
         places = dict(constants_of(result))
         try:
             for name, array in record.constants(values.__getitem__):

@@ -51,6 +51,9 @@ def clone_bindings(
         node.name = program.names.fresh(prefix + (b.node.name or b.op))
         copy = into.append(node, inputs, _types(b, node, inputs, into))
         copy.changed = True
+        for old, new in zip(b.outputs, copy.outputs, strict=True):
+            if old is not None and new is not None:
+                new.source = old.source
         for name, nested in b.blocks.items():
             copy.blocks[name] = clone_block(
                 nested, into, mapping, owner=copy, bound=bound, prefix=prefix

@@ -5,14 +5,19 @@ from.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from onnx import NodeProto, TensorProto
 
 from onnxgrad.errors import NotProved
+from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.derivations import LITERAL, Derivations, Node, Predicate, Step
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
 
 # dtypes of sizes, indices and branches
@@ -24,13 +29,35 @@ _SIZING = {"Range": 0, "Resize": 1, "Upsample": 1, "OneHot": 1}
 
 
 def record(program: Program) -> Derivations:
-    """Begins to record what is computed from the initializers of a program."""
+    """Begins to record what is computed from the weights of a program: its initializers, and
+    Constant nodes as `weight_in` describes.
+    """
     sizing = {v for block in program.blocks() for b in block.bindings for v in _sizing(b)}
-    for block in program.blocks():
-        for v in block.initializers.values():
-            v.source = Step("fixed" if v in sizing or _decides(v) else "weight", v.name)
+    for v in weights_of(program):
+        v.source = Step("fixed" if v in sizing or _decides(v) else "weight", v.name)
+    for block in program.blocks():  # those of functions stay
+        for v in _constants_in(block):
+            v.source = v.source or LITERAL
     program.derivations = Derivations()
     return program.derivations
+
+
+def weights_of(program: Program) -> list[Var]:
+    """The initializers, and values of Constant nodes, that may receive other values."""
+    inside = [v for block in blocks_in(program.main) for v in _constants_in(block)]
+    return [v for block in program.blocks() for v in block.initializers.values()] + inside
+
+
+def _constants_in(block: BindingBlock) -> list[Var]:
+    return [b.out for b in block.bindings if b.is_op("Constant") and weight_in(b.node) is not None]
+
+
+def weight_in(node: NodeProto) -> TensorProto | None:
+    """The float tensor of several elements in a Constant node, as some exporters write weights."""
+    if node.op_type != "Constant" or domains.canonical(node.domain):
+        return None
+    tensors = [a.t for a in node.attribute if a.name == "value" and a.HasField("t")]
+    return next((t for t in tensors if t.data_type in FLOAT_DTYPES and prod(t.dims) > 1), None)
 
 
 def _decides(v: Var) -> bool:
@@ -70,7 +97,11 @@ def results(program: Program) -> dict[str, Step]:
     """
     found: dict[str, Step] = {}
     for block in program.blocks():
-        constants = [b.out for b in block.bindings if b.is_op("Constant") and b.out.source]
+        constants = [
+            b.out
+            for b in block.bindings
+            if b.is_op("Constant") and (b.out.source or weight_in(b.to_node()) is not None)
+        ]
         for v in (*block.initializers.values(), *constants):
             step, v.source = v.source, None
             if step is None:

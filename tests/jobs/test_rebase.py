@@ -150,6 +150,29 @@ def test_constants_that_onnxruntime_computes() -> None:
     assert onnxgrad.rebase(done.model, new, record=done.record) == onnxgrad.optimize(new)
 
 
+def test_weights_in_constant_nodes() -> None:
+    """As some exporters write them; single numbers, and those of sizes, are the graph's own."""
+    text = """g (float[1,1,2,2] x, bool c) => (float[1,1,N,M] y) {
+      w = Constant <value = float[2,2] {1, 2, 3, 4}> ()  k = Constant <value = float {2}> ()
+      t = Transpose (w)  p = MatMul (x, t)  m = Mul (p, k)
+      q = If (c) <then_branch = t1 () => (float[1,1,2,2] u) {
+                    b = Constant <value = float[2] {5, 6}> ()  n = Neg (b)  u = Add (m, n) },
+                  else_branch = e1 () => (float[1,1,2,2] v) { v = Relu (m) }>
+      s = Constant <value = float[4] {1, 1, 2, 2}> ()  y = Resize (q, , s) }"""
+    done = optimized(parse(text))
+    assert done.record.weights == ["w", "b"] and list(done.record.fixed) == ["s"]
+    new = parse(text.replace("{1, 2, 3, 4}", "{7, 8, 9, 1}").replace("{5, 6}", "{3, 2}"))
+    assert onnxgrad.rebase(done.model, new, record=done.record) == onnxgrad.optimize(new)
+    arrays = {"w": np.array([[7, 8], [9, 1]], np.float32), "b": np.array([3, 2], np.float32)}
+    assert onnxgrad.rebase(done.model, arrays, record=done.record) == onnxgrad.optimize(new)
+    for old, other, words in (
+        ("float {2}", "float {3}", "'value' has another value"),
+        ("{1, 1, 2, 2}", "{1, 1, 2, 3}", "'s' has other values: it decides sizes"),
+    ):
+        with pytest.raises(InputError, match=words):
+            onnxgrad.rebase(done.model, parse(text.replace(old, other)), record=done.record)
+
+
 @pytest.mark.parametrize("ir_version", [3, 10])
 def test_nested_graphs_and_constant_nodes(ir_version: int) -> None:
     """Below IR 4 computed constants are Constant nodes; from 4 on a branch has weights of its own."""

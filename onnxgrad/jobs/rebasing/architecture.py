@@ -10,6 +10,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
+from onnxgrad.ir.origins import weight_in
 from onnxgrad.ir.protobufs import copy_of
 
 
@@ -86,6 +87,9 @@ class _Walk:
         if mine.keys() != theirs.keys():
             differ = ", ".join(sorted(mine.keys() ^ theirs.keys()))
             raise _another(f"{where}: only one of the two has {differ}")
+        if weight_in(a) is not None and weight_in(b) is not None:
+            self.initializers.setdefault(a.output[0], {})[b.output[0]] = None
+            mine.pop("value")
         for name, attribute in mine.items():
             self._attribute(attribute, theirs[name], where)
         for x, y in zip(a.output, b.output, strict=True):
@@ -101,8 +105,7 @@ class _Walk:
             for x, y in zip(*graphs, strict=True):
                 self.graph(x, y, f"'{a.name}' of {where}")
         elif a != b and _value(a) != _value(b):
-            hint = "; only initializers can have new values" if a.name == "value" else ""
-            raise _another(f"{where}: '{a.name}' has another value{hint}")
+            raise _another(f"{where}: '{a.name}' has another value")
 
     def _read(self, x: str, y: str, where: str) -> None:
         weights = any(x in known for known, _ in self._known) and x not in self.values

@@ -20,7 +20,7 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad.weights.decision import decide
 from onnxgrad.ir.derivations import Held, Predicate, Step
-from onnxgrad.ir.origins import record, results
+from onnxgrad.ir.origins import record, results, weight_in, weights_of
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_fields, copy_of, every_graph, model_nodes
@@ -73,13 +73,13 @@ class Record:
 
     @cached_property
     def initializers(self) -> dict[str, TensorProto]:
-        """Those of the original, by name."""
-        return {t.name: t for t in initializers(self.original)}
+        """Those of the original, and tensors of its Constant nodes, by name."""
+        return dict(initializers(self.original))
 
     @cached_property
     def weights(self) -> list[str]:
         """The initializers of the original that need new values."""
-        return [t.name for t in initializers(self.original) if not _has_data(t)]
+        return [name for name, t in initializers(self.original) if not _has_data(t)]
 
     def constants(self, weight: Callable[[str], Array]) -> Iterator[tuple[str, Array]]:
         """Yields the constants of the optimised model for new weights, by name. Raises
@@ -197,7 +197,7 @@ class Recording:
         self._program = program
         formula = set(_formula_constants(program))
         self.derivations = record(program)
-        values = [v for block in program.blocks() for v in block.initializers.values()]
+        values = weights_of(program)
         traced = {v.name for v in values if v.source is not None and v.source.traced}
         self.weights = traced - formula
         self._fixed = [v.name for v in values if v.name not in traced and v.use_count]
@@ -211,7 +211,7 @@ class Recording:
         outline = _without_weights(program, self.weights)
         record = Record(outline, made, held, self._fixed, rounded, "", ())
         record = Record.of_bytes(record.to_bytes(), "the record")
-        known = {t.name: t for t in initializers(program.proto)}
+        known = dict(initializers(program.proto))
         found = {v.name: v for block in program.blocks() for v in block.vars()}
         for name, array in record.constants(lambda n: program.array(known[n])):
             was = found[name].const
@@ -238,8 +238,9 @@ def _formula_constants(program: Program) -> list[str]:
     """
     candidates = [
         v
-        for v in program.main.initializers.values()
-        if v.dtype in FLOAT_DTYPES
+        for v in weights_of(program)
+        if v.block is program.main
+        and v.dtype in FLOAT_DTYPES
         and v.is_constant
         and not any(b.is_op("BatchNormalization") for b in v.users)
     ]
@@ -255,11 +256,11 @@ def _without_weights(program: Program, weights: Collection[str]) -> ModelProto:
     for node in model_nodes(made):
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
-    for tensor in initializers(made):
-        if tensor.name in names:
-            raise NotProved(f"not rebasable: two initializers are called '{tensor.name}'")
-        names.add(tensor.name)
-        if tensor.name in weights:
+    for name, tensor in initializers(made):
+        if name in names:
+            raise NotProved(f"not rebasable: two initializers are called '{name}'")
+        names.add(name)
+        if name in weights:
             clear(tensor)
         elif tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(internalize(tensor, program.folder))
@@ -283,21 +284,23 @@ def _has_data(tensor: TensorProto) -> bool:
 
 
 def constants_of(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """The initializers of all graphs, and the values of Constant nodes, by name."""
-    yield from ((t.name, t) for t in initializers(model))
+    """The values of Constant nodes, and the initializers of all graphs, by name."""
     for node in model_nodes(model):
-        if (
-            node.op_type == "Constant"
-            and len(node.attribute) == 1
-            and node.attribute[0].HasField("t")
-        ):
-            yield node.output[0], node.attribute[0].t
+        if node.op_type == "Constant":
+            yield from ((node.output[0], a.t) for a in node.attribute if a.HasField("t"))
+    yield from ((t.name, t) for graph in every_graph(model.graph) for t in graph.initializer)
 
 
-def initializers(model: ModelProto) -> Iterator[TensorProto]:
-    """The initializers of all graphs."""
+def initializers(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """The initializers of all graphs, and the Constant nodes in graphs that may hold weights, by
+    name.
+    """
     for graph in every_graph(model.graph):
-        yield from graph.initializer
+        yield from ((t.name, t) for t in graph.initializer)
+        for node in graph.node:
+            tensor = weight_in(node)
+            if tensor is not None:
+                yield node.output[0], tensor
 
 
 def record_path(optimized: Path) -> Path:

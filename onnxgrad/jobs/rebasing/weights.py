@@ -71,7 +71,7 @@ def new_weights(
 def _of_model(
     record: Record, new: ModelProto, folder: Path | None, names: Mapping[str, str], where: str
 ) -> NewWeights:
-    tensors = {t.name: t for t in initializers(new)}
+    tensors = dict(initializers(new))
     places = same_places(record.original, new)
     readers: dict[str, Callable[[], Array]] = {}
     missing = []
@@ -127,7 +127,7 @@ def _of_arrays(
             continue
         used.add(source)
         readers[name] = _fitting(
-            tensor, arrays, source, outlines[source], turned, name in names, where
+            (name, tensor), arrays, source, outlines[source], turned, name in names, where
         )
     found = _complete(record, readers, missing, where)
     unused = len(arrays) - len(used)
@@ -137,11 +137,11 @@ def _of_arrays(
 
 
 def _fitting(
-    tensor: TensorProto, arrays: Mapping[str, Array], source: str, outline: Array, turned: bool,
-    mapped: bool, where: str,
+    wanted: tuple[str, TensorProto], arrays: Mapping[str, Array], source: str, outline: Array,
+    turned: bool, mapped: bool, where: str,
 ) -> Callable[[], Array]:  # fmt: skip
     """Reads an array as the tensor needs it: as it is, or transposed if that is certain."""
-    name, dims = tensor.name, tuple(tensor.dims)
+    (name, tensor), dims = wanted, tuple(wanted[1].dims)
     if outline.dtype != numpy_dtype(tensor.data_type):
         raise InputError(
             f"{where}: '{source}' is {outline.dtype}, '{name}' of the original is {_shape(tensor)}"
@@ -195,9 +195,9 @@ def _equal(a: Array, b: Array) -> bool:
 def filled(record: Record, weights: Callable[[str], Array]) -> ModelProto:
     """Returns the original with new values."""
     model = copy_of(record.original)
-    for tensor in initializers(model):
-        if tensor.name not in record.fixed:
-            set_elements(tensor, weights(tensor.name))
+    for name, tensor in initializers(model):
+        if name not in record.fixed:
+            set_elements(tensor, weights(name))
     return model
 
 
