@@ -50,8 +50,6 @@ _KEYS = {
     "--after": "after",
     "--map": "map",
     "--keep-output": "keep_output",
-    "--before": "before",
-    "--after": "after",
     "--weights": "lift =",
     "--open": "open",
     "--follow": "follow",
