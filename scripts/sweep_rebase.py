@@ -136,7 +136,7 @@ def redrawn(array: Any, rng: Random) -> Any:
     """Returns the elements of a float array in another order, most of them with other signs; single
     numbers half of the time as they are.
     """
-    if array.dtype.kind in "biuOS" or (array.size == 1 and rng.random() < 0.5):
+    if array.dtype.kind in "biuOS" or not array.size or (array.size == 1 and rng.random() < 0.5):
         return array
     draws = np.random.default_rng(rng.getrandbits(32))
     mixed = draws.permutation(array.reshape(-1)).reshape(array.shape)
