@@ -22,6 +22,7 @@ import onnxgrad
 from onnxgrad import train
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.ir.derivations import LITERAL, Held, Predicate
 from onnxgrad.results import Plain, Rendered, WithPage
 from onnxgrad.rewrite.trace import Rewrite
 from onnxgrad.verify import Difference, Report, RunFailed
@@ -37,6 +38,7 @@ GIVEN: dict[str, Any] = {
     "Report": REPORT,
     "Rewrite": FIRING,
     "Rewrite | None": FIRING,
+    "Sequence[Held]": [Held("clean", "law", "y = Neg(x)", Predicate(LITERAL, True))],
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxgrad
 from onnxgrad.__main__ import main
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.jobs.declared import Option, options_of
@@ -96,6 +97,7 @@ RUNS: dict[tuple[str, str], tuple[str, list[str]]] = {
             ("preprocess", "preprocess m.onnx --after s=sigmoid -o {out}"),
             ("lift", "lift m.onnx --weights w1 --prepare p.onnx -o {out}"),
             ("lora", "lora m.onnx --targets q1 --rank 1 -o {out}"),
+            ("rebase", "rebase r.onnx --weights m.onnx -o {out}"),
         )
     },
     ("float16", "--keep"): ("float16 m.onnx -o {out}", ["h1", "h2"]),
@@ -149,6 +151,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("lists")
     onnx.save(model("N"), made / "m.onnx")
     onnx.save(model("2"), made / "b.onnx")
+    optimised = onnxgrad.optimize(made / "m.onnx", rebasable=True, report=True)
+    onnx.save(optimised.model, made / "r.onnx")
+    optimised.record.save_beside(made / "r.onnx")
     scalar = model("2")
     scalar.graph.node[-1].output[0] = "sum"
     scalar.graph.node.append(onnx.helper.make_node("ReduceSum", ["sum"], ["s"], keepdims=0))

@@ -329,7 +329,7 @@ COMMANDS: dict[str, Command] = {
          ("rebase small.onnx --weights state.safetensors --map w2=fc.weight -o out.onnx",
           "a file of weights, one of which has another name there")),
         (
-            reads("model", metavar="OPTIMIZED", help="a model of `optimize --rebasable`"),
+            reads("model", metavar="MODEL", help="a model of `optimize --rebasable`"),
             reads("--weights", metavar="FILE", required=True,
                 help="another export of the architecture (.onnx), or arrays by the names of "
                 "initializers (.safetensors, .npz)"),

@@ -166,7 +166,7 @@ class PreprocessOptions(Proof):
     before: StepTexts | None = option(
         None,
         "steps between a new input and the model's, such as imagenet or "
-        "'image,resize{size=256},center-crop{size=224},to-float'; may repeat for other inputs",
+        "'image,center-crop{size=224},to-float'; may repeat for other inputs",
         metavar="[INPUT=]STEPS",
         positional=True,
     )
@@ -196,7 +196,7 @@ class RebaseOptions(Proof):
     )
     record: str | os.PathLike[str] | Any | None = option(
         None,
-        "the record of OPTIMIZED (default: OPTIMIZED.rebase beside it)",
+        "the record of MODEL (default: MODEL.rebase beside it)",
         metavar="FILE",
         file="read",
     )

@@ -40,10 +40,10 @@ _MAGIC = b"onnxgrad rebase 1\n"
 
 
 class PredicateFailed(NotProved):
-    """The new weights lack something that a rewrite relied on. `held` are these facts."""
+    """The new weights lack what a rewrite relied on. `missing` has a sentence for each fact."""
 
     def __init__(self, held: Sequence[Held]) -> None:
-        self.held = held
+        self.missing = [f"{h.rule} at {h.where} needs {h.predicate}" for h in held]
         first = held[0]
         others = dict.fromkeys((h.rule, h.where) for h in held[1:])
         others.pop((first.rule, first.where), None)

@@ -17,6 +17,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.grad.wrt import entries_of
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, check_room, load_own, to_kind_of
 from onnxgrad.ir.ops import op
@@ -81,7 +82,7 @@ def lora(
     for site in chosen:
         a, b = _first_values(site, rank, seed)
         added += add_adapter(site, *_initializers(program, site.name, a, b), alpha / rank)
-    entries = (targets,) if isinstance(targets, str) else tuple(targets)
+    entries = tuple(entries_of(targets, {site.name for site in chosen}))
     words = Adapters(rank, alpha, entries, digest(model)).words()
     names = [site.name + suffix for site in chosen for suffix in (LORA_A, LORA_B)]
     return to_kind_of(with_note(program, {**words, "added": added, "values": names}), model)

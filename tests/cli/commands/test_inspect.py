@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 import onnxgrad
+from onnxgrad.wording import on_the_command_line
 from tests.cli.conftest import Result
 from tests.helpers import MODELS_DIR
 
@@ -77,6 +78,7 @@ def test_nested_graphs_are_counted(
 
 
 def test_it_prints_what_the_function_gives(run: Run, branches: Path) -> None:
-    assert run("inspect", branches).out == f"{onnxgrad.inspect(branches)}\n"
+    with on_the_command_line():
+        assert run("inspect", branches).out == f"{onnxgrad.inspect(branches)}\n"
     data = json.loads(run("inspect", branches, "--json", "-").out)
     assert data == onnxgrad.inspect(branches).to_dict()
