@@ -107,7 +107,7 @@ class _Measured:
         try:
             self.rebased, found = _seconds(again, self.rounds)
         except PredicateFailed as error:
-            broken = len({(h.pass_name, h.rule, h.where) for h in error.held})
+            broken = len({text.partition(" needs ")[0] for text in error.missing})
             share = 1 - broken / max(self.rewrites, 1)
             return f"{broken} of {self.rewrites} rewrites do not hold ({share:.1%} do)"
         self.with_proof, _ = _seconds(lambda: again(True))
