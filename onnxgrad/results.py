@@ -12,11 +12,22 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from onnxgrad.errors import InternalError, OnnxgradError
+from onnxgrad.wording import text_html
 
 _KEY = re.compile(r"(\w+)(?:=([\w.]+))?(\??)(?::(\.\d[fg]))?")
 
 
-class Plain:
+class InNotebooks:
+    """Something that a notebook shows as its text."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """Returns the HTML that a notebook shows."""
+        return text_html(str(self))
+
+
+class Plain(InNotebooks):
     """A dataclass whose `to_dict` has its fields in JSON's types.
 
     `json_keys` declares the keys if they are not the fields: `key`, `key=attribute.of.it`, `key?`

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+import onnxgrad
+from onnxgrad import train
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.results import Plain, in_json
 
@@ -84,3 +86,20 @@ def test_a_declaration_that_cannot_be_read() -> None:
 
     with pytest.raises(InternalError, match="cannot read 'a=b=c'"):
         Wrong().to_dict()
+
+
+RESULTS = [
+    *(getattr(onnxgrad, n) for n in onnxgrad.__all__ if n.endswith(("Report", "Model"))),
+    onnxgrad.Summary, onnxgrad.Weights, onnxgrad.Diff, onnxgrad.Fitted, onnxgrad.Trainer,
+    train.TrainingStep, train.History, train.RangeTest, train.Adapters,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", RESULTS, ids=lambda cls: cls.__name__)
+def test_a_result_has_a_text_and_a_form_in_notebooks(cls: type) -> None:
+    assert cls.__repr__ is not object.__repr__ and hasattr(cls, "_repr_html_")
+
+
+def test_the_text_of_a_history_is_shown_in_notebooks() -> None:
+    shown = train.History()._repr_html_()
+    assert shown.startswith("<pre") and "History(0 steps)" in shown

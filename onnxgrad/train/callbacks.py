@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import opened_to_change, write_whole
+from onnxgrad.results import InNotebooks
 from onnxgrad.wording import install, option, printable_json
 
 TENSORBOARD = "tensorboard"  # as a log: event files in the folder of the run
@@ -293,7 +294,7 @@ class EarlyStopping:
 
 
 @dataclass(repr=False)
-class History:
+class History(InNotebooks):
     """Every event of a run, in order.
 
     best, last: the steps of these weights, and their loss and metrics on the held-out data, if any.
@@ -370,7 +371,7 @@ class History:
 
 
 @dataclass
-class RangeTest:
+class RangeTest(InNotebooks):
     """A learning rate that grows from `low` to `high` by the same factor in each of `steps` steps,
     and a callback that ends training when the moving mean of the loss is 4 times its least.
 

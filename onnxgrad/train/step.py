@@ -32,6 +32,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.name_lists import names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
+from onnxgrad.results import InNotebooks
 from onnxgrad.train.export import digest, inference_note
 from onnxgrad.train.frozen_part import check_apart, check_behind, cut
 from onnxgrad.train.initialization import Initialization
@@ -61,7 +62,7 @@ DIVISOR = "loss.divisor"
 
 
 @dataclass(frozen=True)
-class TrainingStep:
+class TrainingStep(InNotebooks):
     """The graphs of a training step and its initial values.
 
     `train` reads batch, parameters, states, step and learning rate, and returns loss, metrics, new

@@ -11,7 +11,7 @@ from onnxgrad.results import Plain
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
 from onnxgrad.verify.coverage.summary import NOT_ASKED, NOTHING_RAN, Coverage
 from onnxgrad.verify.exact.window import Decision
-from onnxgrad.wording import counted, text_html
+from onnxgrad.wording import counted
 
 WITHIN = "within bounds"  # the verdict if the user set bounds
 
@@ -425,9 +425,6 @@ class Report(Plain):
             + (f": {found}" if found else "")
             + (f"; {elements(seen)}" if seen else "")
         )
-
-    def _repr_html_(self) -> str:
-        return text_html(str(self))
 
     def __str__(self) -> str:
         lines = [self.summary]

@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound, Bounds
 from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
-from onnxgrad.wording import counted, first_of, option, text_html, told_apart
+from onnxgrad.wording import counted, first_of, option, told_apart
 
 _NAMED = 5
 # the reason if rounding hides a value's gradient
@@ -153,9 +153,6 @@ class GradientReport(Plain):
         """The judged value whose error is the largest relative to its tolerance."""
         judged = [v for v in self.values if v.judged]
         return max(judged, key=lambda v: v.error / (self.allowed(v) or 1.0), default=None)
-
-    def _repr_html_(self) -> str:
-        return text_html(str(self))
 
     def __str__(self) -> str:
         if self.verdict == "not proved":

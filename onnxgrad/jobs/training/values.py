@@ -20,6 +20,7 @@ from onnxgrad.extensions import plugged
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.training.declarations import Chosen, RestoreOptions, RunOptions
 from onnxgrad.options import known_keywords
+from onnxgrad.results import InNotebooks
 from onnxgrad.train import safetensors_file
 from onnxgrad.train.array_files import OnDisk
 from onnxgrad.train.callbacks import JsonLines
@@ -46,7 +47,7 @@ from onnxgrad.train.update.mixed_precision import MASTER
 from onnxgrad.wording import perhaps
 
 
-class HeldValues:
+class HeldValues(InNotebooks):
     """An engine's values and the progress of training; `TrainingLoop` takes the steps."""
 
     def __init__(self, task: TrainingStep, engine: Engine, rate: Rate, seed: int) -> None:

@@ -17,14 +17,16 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
+from onnxgrad.results import InNotebooks
 from onnxgrad.train import safetensors_file
+from onnxgrad.wording import counted
 
 KEY = "onnxgrad.lora"
 LORA_A, LORA_B = ".lora_A", ".lora_B"
 
 
-@dataclass(frozen=True)
-class Adapters:
+@dataclass(frozen=True, repr=False)
+class Adapters(InNotebooks):
     """The low-rank matrices beside weights of one model, by the names of their initializers.
 
     `<weight>.lora_A` has shape (in, rank), `<weight>.lora_B` (rank, out); alpha / rank times their
@@ -38,6 +40,11 @@ class Adapters:
     base: str
     values: Mapping[str, Array] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Returns a text without the numbers."""
+        of = counted(len(self.weights), "weight")
+        return f"Adapters(rank {self.rank}, alpha {self.alpha:g}, of {of})"
 
     @property
     def scale(self) -> float:
