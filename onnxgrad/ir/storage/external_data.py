@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import IO, TypeAlias
 
 import numpy as np
@@ -99,6 +99,9 @@ def _fault_of_file(tensor: TensorProto, folder: Path) -> str:
         return ""  # onnx refuses these
     if not os.path.lexists(path):
         around = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
+        slashed = PureWindowsPath(location).as_posix()
+        if slashed != location and os.path.lexists(folder / slashed):
+            return f"its location {location} has backslashes: write {slashed} (the file is there)"
         return f"its file is missing, expected at {path.absolute()}{perhaps(path.name, around)}"
     if path.is_dir():
         return f"{path} is a folder"
