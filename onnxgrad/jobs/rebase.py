@@ -82,8 +82,13 @@ def _read(model: Any) -> tuple[ModelProto, Path | None]:
 def _record(given: Any, model: str | os.PathLike[str] | None) -> Record:
     if isinstance(given, Record):
         return given
+    if isinstance(given, (str, os.PathLike)):
+        return read_record(Path(given), os.fspath(given))
     if given is not None:
-        return read_record(Path(given), str(given))
+        raise InputError(
+            "rebase: record must be a file, or the record of `optimize(rebasable=True, "
+            f"report=True)`, not {type(given).__name__}"
+        )
     if model is None:
         raise InputError(
             "a model in memory has no record beside it: pass the record of "

@@ -29,6 +29,7 @@ from onnxgrad.train.optimizers import (
     NAdam,
     RMSprop,
 )
+from tests.helpers import onnxruntime_version
 from tests.train.optimizers import test_formulas, test_matrices
 from tests.train.optimizers.problem import START, by_arrays, by_graph, by_torch, flat
 
@@ -49,12 +50,17 @@ def test_every_option_matters() -> None:
         )
 
 
+def float64_of(cls: type[Optimizer]) -> float:
+    """onnxruntime below 1.32 moves the factor of a float64 product into FusedMatMul, whose alpha is a float32."""
+    return 1e-7 if cls is Muon and onnxruntime_version() < (1, 32) else 1e-13
+
+
 @pytest.mark.parametrize("cls", OPTIMIZERS.values())
 def test_float64_parameters_and_any_step(cls: type[Optimizer]) -> None:
     for first in (1, 1_000_000):
         arrays, _ = by_arrays(cls(), 2**-6, steps=3, first=first)
         graph, step = by_graph(cls(), 2**-6, steps=3, dtype=np.float64, first=first)
-        np.testing.assert_allclose(flat(graph), flat(arrays), rtol=1e-13)
+        np.testing.assert_allclose(flat(graph), flat(arrays), rtol=float64_of(cls))
         assert np.isfinite(flat(arrays)).all() and (flat(arrays) != flat(START)).all()
         assert {f.dtype for f in step.manifest.of_role("parameter", "state")} == {"float64"}
 
