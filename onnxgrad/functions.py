@@ -31,6 +31,7 @@ from onnxgrad.jobs.declarations import (
     InspectOptions,
     OptimizeOptions,
     ReduceOptions,
+    RunOptions,
     VerifyOptions,
 )
 from onnxgrad.jobs.gradient_declarations import (
@@ -46,6 +47,7 @@ from onnxgrad.jobs.gradient_declarations import (
 from onnxgrad.jobs.inspection import contents, differences, latency
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
+from onnxgrad.jobs.inspection.one_run import run_once
 from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room, writing
@@ -208,6 +210,23 @@ def bench(
         for i, m in enumerate(several, 1)
     ]
     return latency.measure(dict(zip(file_names(names), several, strict=True)), options)
+
+
+@from_keywords(RunOptions)
+def run(model: ModelLike, *, options: RunOptions) -> dict[str, Any]:
+    """Runs a model once and returns its outputs by name: arrays, lists for sequences, None for an
+    empty optional.
+
+    `inputs`: arrays by the names of inputs, or files; what they lack is generated from `seed`, at
+    sizes `dims` if they are given. `evaluator="float64"` computes every float in float64, without
+    onnxruntime. Raises InputError for inputs that do not fit, and CannotRun if the model does not
+    run on them.
+
+    >>> outputs = onnxgrad.run("models/lstmcell.onnx")
+    >>> [(name, array.dtype.name) for name, array in outputs.items()][:1]
+    [('hidden', 'float32')]
+    """
+    return dict(run_once(model, options, Hooks(limits=limited)).outputs)
 
 
 @from_keywords(CiOptions)

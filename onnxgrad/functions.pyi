@@ -536,6 +536,19 @@ def bench(
     timeout: Seconds | None = None,
     max_memory: Memory | None = None,
 ) -> BenchReport: ...
+def run(
+    model: ModelLike,
+    *,
+    evaluator: Literal['onnxruntime', 'float64'] = 'onnxruntime',
+    seed: Seed = 0,
+    save: str | os.PathLike[str] | None = None,
+    provider: Provider = 'cpu',
+    inputs: Annotated[Inputs | None, InputKind()] = None,
+    dims: Sizes | None = None,
+    threads: Threads = 1,
+    timeout: Seconds | None = None,
+    max_memory: Memory | None = None,
+) -> dict[str, Any]: ...
 def ci(
     recipe: str | os.PathLike[str] | None = None,
     *,

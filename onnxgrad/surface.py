@@ -28,6 +28,7 @@ from onnxgrad.functions import (
     mark_checkpoints,
     optimize,
     reduce,
+    run,
     verify,
 )
 from onnxgrad.grad import (
@@ -156,6 +157,7 @@ __all__ = [
     "rewrite",
     "rewrite_bindings",
     "rewrite_call",
+    "run",
     "save",
     "set_metadata",
     "temporary_rules",

@@ -42,6 +42,7 @@ COMMANDS: dict[str, set[str]] = {
     "--folder run": {"run/checkpoint.safetensors"},
     "fit m.onnx --loss cross_entropy --data data.npz --steps 2 --threads 1 --engine graph "
     f"-o t.onnx{PLOT}": {"t.onnx", *(["loss.png"] if PLOT else [])},
+    "run m.onnx --save f.npz": {"f.npz"},
     "inspect m.onnx": set(),
     "convert-opset m.onnx --to 20 -o c.onnx": {"c.onnx"},
     "float16 m.onnx -o h.onnx": {"h.onnx"},

@@ -215,6 +215,14 @@ COMMANDS: dict[str, Command] = {
         ),
         "declarations.VerifyOptions",
     ),
+    "run": Command(
+        "run a model once and show or save its outputs",
+        (("run model.onnx --input values.npz --save outputs.npz", "the outputs by their names"),
+         ("run model.onnx --dim batch=2 --evaluator float64",
+          "generated inputs, in onnxgrad's float64 evaluator")),
+        (MODEL, custom_ops("running")),
+        "declarations.RunOptions",
+    ),
     "inspect": Command(
         "show a model's interface, operators, parameters and costs, or its graph as text",
         (("inspect model.onnx", "interface, operators, parameters"),

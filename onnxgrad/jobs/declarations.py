@@ -308,11 +308,27 @@ class VerifyOptions(Proof):
     )
     save: str | os.PathLike[str] | None = option(
         None,
-        "run the model and save its outputs: write the inputs and outputs of A's first run to this "
-        ".npz for --expect (with --check float64, those of onnxgrad's evaluator); with --layers, "
-        "every paired value; without B, A is compared with itself",
+        "write the inputs and outputs of A's first run to this .npz for --expect; with --layers, "
+        "every paired value",
         metavar="OUT.npz",
         file="write",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Running):
+    job: ClassVar[str] = "run"
+    title: ClassVar[str] = "running"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": "running", "Running": "running"}
+
+    evaluator: Literal["onnxruntime", "float64"] = option(
+        "onnxruntime",
+        "what runs the model: onnxruntime (default), or onnxgrad's evaluator, which computes every "
+        "float in float64",
+    )
+    seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
+    save: str | os.PathLike[str] | None = option(
+        None, "write the outputs to this file by their names", metavar="OUT.npz", file="write"
     )
 
 

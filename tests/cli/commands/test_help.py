@@ -96,7 +96,7 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("mark a value as output", "edit", "mark a value of the main graph as an output"),
         ("rename dimension", "edit", "rename a symbolic dimension"),
         ("replace initializer", "edit", "replace the value of an initializer"),
-        ("save outputs", "verify", "run the model and save its outputs"),
+        ("save outputs", "run", "show or save its outputs"),
         ("STFT", "ops", "`onnxgrad ops STFT` shows its gradient"),
         ("uint8", "training", "integers of any width"),
         ("remove doc strings", "metadata", "doc_string"),

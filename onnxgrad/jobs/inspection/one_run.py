@@ -1,0 +1,70 @@
+"""The driver of `run`: runs a model once, in onnxruntime or in the float64 evaluator, and keeps its
+outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from onnxgrad.ir.load import ModelLike, load
+from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.numpy_files import ArraysFile
+from onnxgrad.jobs.declarations import RunOptions
+from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.proving import original_of
+from onnxgrad.verify import open_session
+from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.proof_model import Model
+from onnxgrad.verify.reference.client import Float64
+from onnxgrad.verify.report import Case
+from onnxgrad.verify.values import Value
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outputs of a run by name, its sizes and seed, and notes on outputs that were not
+    saved.
+    """
+
+    outputs: Mapping[str, Value]
+    case: Case
+    notes: tuple[str, ...]
+
+
+def run_once(model: ModelLike, options: RunOptions, hooks: Hooks) -> Run:
+    """Runs a model on the given inputs, or on generated ones at the first sizes with which it runs.
+
+    Raises InputError for inputs that do not fit, and CannotRun if the model does not run on them.
+    """
+    with hooks.limits(options.timeout, options.max_memory), ExitStack() as left:
+        program = load(settled(model))
+        runnable = left.enter_context(original_of(program))
+        keep = None
+        if options.save is not None:
+            keep = left.enter_context(ArraysFile(Path(options.save)))
+        found, *_ = choose_cases(
+            to_proto(program), options.inputs, options.dims, (options.seed,),
+            _evaluator(runnable, options), edges=False,
+        )  # fmt: skip
+        outputs = {v.name: found.results[v.name] for v in program.main.outputs}
+        notes = [] if keep is None else [_kept(keep, n, v) for n, v in outputs.items()]
+    return Run(outputs, found.case, tuple(filter(None, notes)))
+
+
+def _evaluator(
+    model: Model, options: RunOptions
+) -> Callable[[Mapping[str, Value]], dict[str, Value]]:
+    if options.evaluator == "float64":
+        return Float64(model).run
+    return open_session(model, provider=options.provider, threads=options.threads).run
+
+
+def _kept(keep: ArraysFile, name: str, value: Value) -> str:
+    why = keep.add(name, value) if isinstance(value, np.ndarray) else "it is not a tensor"
+    return f"{name} was not saved: {why}" if why else ""
