@@ -114,7 +114,7 @@ def calls() -> dict[str, list[str]]:
         "lift": ["lift", "lifted.onnx", "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
         "lora": ["lora", FILE, "--targets", name("w"), "--rank", "1", "-o", "a.onnx", "-v"],
         "run": ["run", FILE, "--save", name("f"), "--json", "-"],
-        "rebase": ["rebase", FILE, "--weights", "other.onnx", "-o", "w.onnx", "-v"],
+        "no such record": ["rebase", FILE, "--weights", "other.onnx", "-o", "w.onnx", "-v"],
         "no such matrix": ["lora", FILE, "--targets", name("z"), "-o", "a.onnx"],
         "reduce": ["reduce", FILE, "-o", "r.onnx", "--check", "false"],
         "bench": ["bench", FILE, "other.onnx", "--rounds", "1", "--seconds", "0.01", *page],

@@ -121,7 +121,7 @@ def _refusal(net: str, first: str, second: str) -> str:
     if second == "lift":
         return "nothing depends on weights alone"
     if second == "open batch" and first in ("vmap", "per sample", "open batch"):
-        return "is not of a fixed size"
+        return "is open already"
     if second in ("open batch", "per sample") and first in _DERIVED:
         return (
             "open the batch of the model first, then form its derivative|the inputs share no batch"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from onnx import TensorProto
-
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._by_blocks import product
 from onnxgrad.grad.rules._common import pad
@@ -12,7 +10,7 @@ from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.laws.bodies.quantized import centred, sizes
+from onnxgrad.laws.bodies.quantized import centred, sizes, zeros_of
 
 # y = a W' + bias, W = scale (q - zero point): da = g W, formed some rows at a time
 
@@ -27,27 +25,25 @@ def _by_input(
     binding: Binding,
 ) -> Var:
     K, N, size, blocks, bits = sizes(binding)
-    zero = None if zero_points is None else _table(zero_points, N)
+    # a part of packed zero points has an open size, with which onnxruntime loads no gather
+    zero = None if zero_points is None else zeros_of(zero_points, scales.dtype, binding)
     factors = _table(scales, N)
 
     def rows(start: Var, end: Var) -> Var:
         line = op.Reshape(op.Slice(b, start, end, [0]), [0, -1])
         scale = op.Slice(factors, start, end, [0])
-        shift = None if zero is None else op.Slice(zero, start, end, [0])
-        packed = shift is None or shift.dtype == TensorProto.UINT8
         w: Var = op.domain("com.microsoft").GatherBlockQuantized(
             line,
             op.Range(0, op.Squeeze(end - start, [0]), 1),
             scale,
-            shift if packed else None,
             gather_axis=0,
             quantize_axis=1,
             block_size=size,
             bits=bits,
         )
         w.type = TensorType(scale.dtype, (None, blocks * size))
-        if shift is not None and not packed:
-            moved = (float(1 << bits - 1) - shift) * scale
+        if zero is not None:
+            moved = (float(1 << bits - 1) - op.Slice(zero, start, end, [0])) * scale
             w = op.Reshape(op.Reshape(w, [0, blocks, size]) + op.Unsqueeze(moved, [2]), [0, -1])
         return w if blocks * size == K else op.Slice(w, [0], [K], [1])
 

@@ -59,11 +59,17 @@ def centred(b: Var, zero_points: Var | None, dtype: int, binding: Binding) -> Va
     _, N, size, blocks, bits = sizes(binding)
     zero: Var | float = float(1 << bits - 1)
     if zero_points is not None:
-        if zero_points.dtype == TensorProto.UINT8:
-            padded = op.Reshape(_unpacked(zero_points, bits), [N, -1])
-            zero_points = op.Cast(op.Slice(padded, [0], [blocks], [1]), to=dtype)
-        zero = op.Reshape(zero_points, [N, blocks, 1])
+        zero = op.Reshape(zeros_of(zero_points, dtype, binding), [N, blocks, 1])
     return op.Cast(op.Reshape(_unpacked(b, bits), [N, blocks, size]), to=dtype) - zero
+
+
+def zeros_of(zero_points: Var, dtype: int, binding: Binding) -> Var:
+    """Returns the zero points of MatMulNBits as floats (N, blocks)."""
+    _, N, _, blocks, bits = sizes(binding)
+    if zero_points.dtype != TensorProto.UINT8:
+        return op.Reshape(zero_points, [N, blocks])
+    padded = op.Reshape(_unpacked(zero_points, bits), [N, -1])
+    return op.Cast(op.Slice(padded, [0], [blocks], [1]), to=dtype)
 
 
 def _unpacked(v: Var, bits: int) -> Var:

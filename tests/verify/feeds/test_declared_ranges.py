@@ -112,7 +112,7 @@ def test_commands_keep_the_declaration(changed: Any) -> None:
         ({"x": (1, 0)}, "LOW <= HIGH"),
         ({"x": (float("nan"), 1)}, "must be text or a list"),
         ({"x": "1"}, "write LOW..HIGH"),
-        ({"x": 1}, "write LOW..HIGH"),
+        ({"x": 1}, "must be text or a list"),
         ("x", "must be a table"),
     ],
 )
