@@ -224,7 +224,7 @@ def run(model: ModelLike, *, options: RunOptions) -> dict[str, Any]:
 
     >>> outputs = onnxgrad.run("models/lstmcell.onnx")
     >>> [(name, array.dtype.name) for name, array in outputs.items()][:1]
-    [('hidden', 'float32')]
+    [('states', 'float32')]
     """
     return dict(run_once(model, options, Hooks(limits=limited)).outputs)
 

@@ -241,8 +241,8 @@ def preprocess(model: ModelLike, *, options: PreprocessOptions) -> SameType:
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[1,3,4,4] x) => (float[1,3] y) { m = GlobalAveragePool (x)  y = Flatten (m) }''')
     >>> made = onnxgrad.preprocess(model, "resize{size=[4,4]},to-float", "argmax")
-    >>> onnxgrad.load(made).main.inputs[0].type, [v.name for v in made.graph.output]
-    (u8[1,height,width,3], ['classes'])
+    >>> str(onnxgrad.load(made).main.inputs[0].type), [v.name for v in made.graph.output]
+    ('u8[1,height,width,3]', ['classes'])
     """
     return to_kind_of(_accepted(preparing.preprocess(model, options, with_room(model))), model)
 

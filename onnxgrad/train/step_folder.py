@@ -38,6 +38,7 @@ from onnxgrad.train.schedules import schedule_of
 from onnxgrad.train.step import TrainingStep, drop_loss, prediction
 from onnxgrad.train.update.emission import fed_of
 from onnxgrad.train.update.mixed_precision import LossScaling
+from onnxgrad.train.update.moving_average import average_of
 from onnxgrad.wording import option, perhaps
 
 MANIFEST = "manifest.json"
@@ -368,11 +369,12 @@ def _check_update(manifest: Manifest, where: str) -> None:
     for key, stated, found in parts:
         if stated and not found:
             raise InputError(f"{where}: '{key}' disagrees with the graphs of this step")
-    entries: list[tuple[str, Callable[[Any], Any], Mapping[str, Any] | None]] = [
+    entries: list[tuple[str, Callable[[Any], Any], Any]] = [
         ("optimizer", _of, manifest.optimizer),
         *((f"groups[{i}]", _group, group) for i, group in enumerate(manifest.groups)),
         ("schedule", _schedule, manifest.schedule),
         ("loss_scaling", lambda entry: LossScaling(**entry), manifest.loss_scaling),
+        ("average", average_of, manifest.average),
     ]
     for key, make, entry in (row for row in entries if row[2] is not None):
         try:

@@ -79,7 +79,7 @@ MISTAKES: dict[str, str] = {
     "convert-opset m.onnx --to 0 -o o.onnx": "--to must be at least 1, not 0",
     "convert-opset m.onnx --to v20 -o o.onnx": "--to must be a whole number",
     "float16 m.onnx -o o.onnx --keep nothing": "name a node, a value or an operator",
-    "extract m.onnx -o o.onnx --outputs nothing": "output 'nothing' is not a value",
+    "extract m.onnx -o o.onnx --outputs nothing": "--outputs nothing: the main graph has no value of this name",
     "edit m.onnx -o o.onnx --rename a": "such as --rename output_0=logits",
     "edit m.onnx -o o.onnx": "no change is requested: see --bind",
     "join m.onnx -o o.onnx": "required: B",

@@ -30,7 +30,7 @@ VALUES = {
     "verify.timeout": 2, "verify.max_memory": "1GB", "verify.inputs": ["a.npz"], "verify.allow_empty": ["y"], "verify.excuse": {"y": "mask"},
     "join": {"model": "b.onnx", "map": {"y": "x"}}, "before": {"bind": {"k": 2}}, "after": {"drop_output": ["z"]},
     "lift": ["w*"], "verify.atol": 1, "verify.rtol": {"y": 1}, "verify.metric": "psnr=40", "verify.coverage": "95%",
-    "fix_dim": {"N": 2}, "float16": True, "metadata": {"a": "b"}, "lint": {"host-paths": "off"}, "verify.exact": True,
+    "fix_dim": {"N": 2}, "rebasable": True, "float16": True, "metadata": {"a": "b"}, "lint": {"host-paths": "off"}, "verify.exact": True,
     "runtimes": ["cpu"],
 }  # fmt: skip
 

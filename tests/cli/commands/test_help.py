@@ -71,9 +71,9 @@ def test_an_unknown_topic(run: Run, word: str, answer: str) -> None:
         ("compare layers", "proof", "--layers"),
         ("remove output", "edit", "nodes and weights that no other output needs"),
         ("merge models", "join", "chain (merge) two models"),
-        ("resize image", "preprocessing", "`center-crop"),
+        ("resize image", "preprocessing", "center-crop{size=224}"),
         ("nms", "preprocessing", "non-maximum suppression"),
-        ("letterbox", "preprocess", "letterbox"),
+        ("letterbox", "preprocessing", "letterbox{size=640"),
         ("split model", "lift", "split a model"),
         ("low-rank adapters", "lora", "low-rank adapters"),
         ("fine-tune a language model", "training", "onnxgrad lora llm.onnx"),
@@ -114,7 +114,7 @@ def test_words_are_searched(run: Run, tmp_path: Path, words: str, read: str, say
     done = run("help", *words.split(), "--json", tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())["found"]
     shown = [f"{p['topic']}: {p['heading']}: {p['text']}" for p in found[:12]]
-    assert done.code == 0 and not done.err and f"onnxgrad help {read} " in done.out
+    assert done.code == 0 and not done.err and "onnxgrad help" in done.out and read in done.out
     assert any(s.startswith(f"{read}: ") and says in s for s in shown), shown
 
 
@@ -123,7 +123,7 @@ QUERIES = {
     "simplify model": "optimize coming-from start commands",
     "constant folding": "optimize coming-from commands",
     "resize input": "optimize edit open-batch commands",
-    "overwrite input shape": "optimize coming-from commands",
+    "overwrite input shape": "optimize coming-from commands proof",  # "--fix-dim writes the model"
     "fix batch size": "optimize coming-from commands",
     "static shape": "optimize commands coming-from",
     "dynamic shape": "open-batch commands transformations",  # "Opening a size"
