@@ -119,7 +119,7 @@ _DERIVED = ("gradient", "checkpoint", "jvp", "hvp", "jacobian", "hessian")
 def _refusal(net: str, first: str, second: str) -> str:
     """What a refusal of the second transformation says, if it may be refused."""
     if second == "lift":
-        return "nothing depends on weights alone"
+        return "so nothing would run once, at load|nothing depends on weights alone"
     if second == "open batch" and first in ("vmap", "per sample", "open batch"):
         return "is open already"
     if second in ("open batch", "per sample") and first in _DERIVED:
