@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
@@ -20,6 +18,7 @@ from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import original_of
 from onnxgrad.verify import open_session
 from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.layers.comparison import kept
 from onnxgrad.verify.proof_model import Model
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.report import Case
@@ -53,8 +52,8 @@ def run_once(model: ModelLike, options: RunOptions, hooks: Hooks) -> Run:
             _evaluator(runnable, options), edges=False,
         )  # fmt: skip
         outputs = {v.name: found.results[v.name] for v in program.main.outputs}
-        notes = [] if keep is None else [_kept(keep, n, v) for n, v in outputs.items()]
-    return Run(outputs, found.case, tuple(filter(None, notes)))
+        notes = [] if keep is None else [x for n, v in outputs.items() for x in kept(keep, n, v)]
+    return Run(outputs, found.case, tuple(notes))
 
 
 def _evaluator(
@@ -63,8 +62,3 @@ def _evaluator(
     if options.evaluator == "float64":
         return Float64(model).run
     return open_session(model, provider=options.provider, threads=options.threads).run
-
-
-def _kept(keep: ArraysFile, name: str, value: Value) -> str:
-    why = keep.add(name, value) if isinstance(value, np.ndarray) else "it is not a tensor"
-    return f"{name} was not saved: {why}" if why else ""

@@ -213,7 +213,7 @@ class Comparison:
         self._others.update(dict.fromkeys(unlike, "of another shape or kind of type"))
         if self.keep is not None:
             for name, value in expected.items():
-                self._unsaved += _kept(self.keep, name, value)
+                self._unsaved += kept(self.keep, name, value)
         sizes, ranges = self._noise(b if known else a, fed if known else feeds, own)
         limits = self._limits(expected, sizes, a, b, ours)
         compared = {n: v for n, v in expected.items() if n not in self._others}
@@ -324,10 +324,11 @@ def keep_run(keep: ArraysFile, trial: Trial, model: ModelProto) -> list[str]:
     stored.
     """
     outputs = {v.name: trial.expected.get(v.name) for v in model.graph.output}
-    return [note for n, v in (*trial.feeds.items(), *outputs.items()) for note in _kept(keep, n, v)]
+    return [note for n, v in (*trial.feeds.items(), *outputs.items()) for note in kept(keep, n, v)]
 
 
-def _kept(keep: ArraysFile, name: str, value: Value) -> list[str]:
+def kept(keep: ArraysFile, name: str, value: Value) -> list[str]:
+    """Stores a value. Returns a note if it was not stored."""
     why = keep.add(name, value) if isinstance(value, np.ndarray) else "it is not a tensor"
     return [f"{name} was not saved: {why}"] if why else []
 
