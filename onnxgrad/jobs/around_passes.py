@@ -119,12 +119,11 @@ def _opened(
         return model
     from onnxgrad.jobs.open_batch import open_batch, open_sizes
 
-    known = roles(to_proto(model).graph)
     proof = {
         "provider": options.provider,
         "verify": options.proves,
         "seed": (options.seeds or (0,))[0],
-        "dims": {name: size for name, size in (options.dims or {}).items() if name in known},
+        "dims": _dims_of(model, options),
     }
     with _in_table(f"{when}: open_batch"):
         opening: OpenBatchOptions = OPEN.options(table["open_batch"], **proof)
@@ -146,13 +145,18 @@ def _preprocessed(
         return model
     from onnxgrad.jobs.preprocess import preprocess
 
-    known = roles(to_proto(model).graph)
     of_others = {"inputs", "dims", "allow_empty"}  # they name other inputs and outputs
     proof = {k: v for k, v in _proof_of(options).items() if k not in of_others}
-    proof["dims"] = {name: size for name, size in (options.dims or {}).items() if name in known}
+    proof["dims"] = _dims_of(model, options)
     with _in_table(f"{when}: preprocess"):
         found = preprocess(model, PREPROCESS.options(table["preprocess"], **proof), Hooks())
     return _recorded(outcome, f"steps added {when} the passes", found)
+
+
+def _dims_of(model: Program, options: OptimizeOptions) -> dict[str, int]:
+    """Returns the sizes of the proof whose symbols this model has."""
+    known = roles(to_proto(model).graph)
+    return {name: size for name, size in (options.dims or {}).items() if name in known}
 
 
 def _recorded(outcome: Outcome, what: str, found: Proved) -> Program:
