@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import DIGITS
@@ -15,9 +15,6 @@ from onnxgrad.limits import MOST_SECONDS, Interval, read_interval, read_size
 from onnxgrad.options import Named, Range, providers_of, several
 from onnxgrad.vocabulary import EVERY_READING, LINTS, MOST_THREADS, READINGS, LintLevel
 from onnxgrad.wording import did_you_mean
-
-if TYPE_CHECKING:
-    pass
 
 
 class Word:
