@@ -218,7 +218,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command(
         "run a model once and show or save its outputs",
         (("run model.onnx --input values.npz --save outputs.npz", "the outputs by their names"),
-         ("run model.onnx --dim batch=2 --evaluator float64",
+         ("run model.onnx --dim N=2 --evaluator float64",
           "generated inputs, in onnxgrad's float64 evaluator")),
         (MODEL, custom_ops("running")),
         "declarations.RunOptions",

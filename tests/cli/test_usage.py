@@ -97,8 +97,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(scene, tmp_path / "scene.onnx")
     rng = np.random.default_rng(0)
     batch = {"x": rng.random((8, 4), np.float32), "t": rng.random((8, 3), np.float32)}
-    np.savez(tmp_path / "batch.npz", **batch)
-    np.savez(tmp_path / "train.npz", **batch)
+    for name in ("batch", "train", "values"):
+        np.savez(tmp_path / f"{name}.npz", **batch)
     np.savez(tmp_path / "labelled.npz", x=batch["x"], labels=np.arange(8) % 3)
     classifier = onnxgrad.extract(tmp_path / "model.onnx", outputs=["logits"])
     onnx.save(classifier, tmp_path / "classifier.onnx")
