@@ -1,19 +1,17 @@
-"""Time of forward plus all weight gradients: onnxgrad's graph in stock onnxruntime beside PyTorch
-eager and beside the forward graph alone, in turns.
+"""Time of forward plus all weight gradients: onnxgrad's graph in stock onnxruntime beside PyTorch,
+eager or compiled, and beside the forward graph alone, in turns.
 
 Needs PyTorch with what the model needs (see export_training.py), and the full-size models exported
-there. PyTorch runs with OMP_WAIT_POLICY=PASSIVE and onnxruntime without spinning; otherwise each
-would wait for the other's cores. The ratio to PyTorch uses wall times, or with --cpu CPU times,
+there. Each run starts after a pause in which the other's threads stop waiting for work in loops:
+without it either would wait for the other's cores, and with OMP_WAIT_POLICY=PASSIVE, as this script
+ran before, PyTorch takes up to 1.7 of its time. onnxruntime runs without spinning, which costs only
+itself. The ratio to PyTorch uses wall times, or with --cpu CPU times,
 which other load disturbs less. The ratio to the forward graph always uses CPU times.
 
-    python scripts/bench_training.py [NAME ...] [--threads 2] [--rounds 15] [--cpu]
+    python scripts/bench_training.py [NAME ...] [--threads 2] [--rounds 15] [--cpu] [--compile]
 """
 
 from __future__ import annotations
-
-import os
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import argparse
 import statistics
@@ -36,16 +34,21 @@ TEN = (
 )
 
 
+PAUSE = 0.05  # seconds; libgomp's threads wait in loops for some milliseconds
+
+
 def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Wall and CPU seconds."""
+    """Wall and CPU seconds, after a pause."""
+    time.sleep(PAUSE)
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def compare(name: str, rounds: int, threads: int, clock: int) -> str:
+def compare(name: str, rounds: int, threads: int, clock: int, compiled: bool) -> str:
     """Returns one line: medians of both and of the ratios of neighbouring runs."""
     model, inputs = build(MODELS[name], full=True)
+    loss = torch.compile(model) if compiled else model
     path = cache_folder("training") / f"{name}.onnx"
     with np.load(path.with_suffix(".npz")) as record:
         requested = [key.removeprefix("grad:") for key in record.files if key.startswith("grad:")]
@@ -59,7 +62,7 @@ def compare(name: str, rounds: int, threads: int, clock: int) -> str:
 
     def theirs() -> None:
         model.zero_grad(set_to_none=True)
-        model(*inputs.values()).backward()
+        loss(*inputs.values()).backward()
 
     three = (
         lambda: graph_run.run(outputs, feeds),
@@ -87,17 +90,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu", action="store_true", help="CPU times in place of wall times")
+    parser.add_argument("--compile", action="store_true", help="torch.compile, not eager")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    theirs = f"PyTorch {torch.__version__}, {'compiled' if arguments.compile else 'eager'}"
     print(
-        f"{conditions()[:-1]}, PyTorch {torch.__version__}, "
-        f"{arguments.threads} threads, {arguments.rounds} rounds, "
+        f"{conditions()[:-1]}, {theirs}, {arguments.threads} threads, {arguments.rounds} rounds, "
         f"{'CPU' if arguments.cpu else 'wall'} times"
     )
     print("| model | nodes | onnxgrad ms | PyTorch ms | ratio | quartiles | / forward | build s |")
     print("|---|---|---|---|---|---|---|---|")
     for name in arguments.names or TEN:
-        line = compare(name, arguments.rounds, arguments.threads, int(arguments.cpu))
+        line = compare(
+            name, arguments.rounds, arguments.threads, int(arguments.cpu), arguments.compile
+        )
         print(line, flush=True)
 
 
