@@ -143,6 +143,8 @@ def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
         f"{counted(fitted.steps, 'step')} in all, {number(len(fitted.history.losses))} now in "
         f"{seconds_text(fitted.seconds)} ({speed:.1f} a second)"
     )
+    if fitted.averaged:
+        yield "held-out results, predictions and the model are those of the averaged weights"
     if fitted.history.best is not None and fitted.history.last is not None:
         yield _compared(fitted, fitted.history.best, fitted.history.last)
     for name, counts in (fitted.confusion or {}).items():
@@ -177,7 +179,8 @@ def _compared(fitted: Fitted, best: Mapping[str, float], last: Mapping[str, floa
     found = _held_out("last and best" if same else "last", last)
     found = found if same else f"{_held_out('best', best)}; {found}"
     kept = "last" if same else fitted.history.kept
-    wrote = "" if fitted.output is None else f"{fitted.output} has the {kept} weights. "
+    means = "averages of the " if fitted.averaged else ""
+    wrote = "" if fitted.output is None else f"{fitted.output} has the {means}{kept} weights. "
     more = "; --keep best writes the best" if wrote and not same and kept == "last" else ""
     return cell(f"{wrote}Held out: {found}{more}")
 

@@ -16,10 +16,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from onnxgrad.train import Trainer, safetensors_file
+from onnxgrad.train import Trainer, safetensors_file, save_step
 from onnxgrad.train.step_folder import DEPLOYED, VECTOR, VECTORS
 from tests.examples.common import odd_step
 from tests.helpers import ROOT
+from tests.train.common import examples, step
 
 CLIENT = ROOT / "scripts" / "clients" / "cpp"
 HEADER = "onnxruntime_c_api.h"
@@ -130,13 +131,14 @@ def test_the_model_to_deploy_has_the_same_bytes(tmp_path: Path) -> None:
         #include <cstdio>
         #include "onnx_weights.hpp"
         using namespace onnxgrad;
-        int main(int, char** argv) {
+        int main(int argc, char** argv) {
           try {
             const std::filesystem::path folder = argv[1];
             const Json manifest = Json::parse(read_file(folder / "manifest.json"));
-            const Arrays values = Safetensors::read(folder / "state.safetensors").arrays;
+            Arrays values = Safetensors::read(argc > 3 ? argv[3] : folder / "state.safetensors").arrays;
+            if (argc > 3) values = averaged(manifest, values);
             const std::string made =
-                with_initializers(read_file(folder / "predict.onnx"), manifest, values, 0);
+                with_initializers(read_file(folder / "predict.onnx"), manifest, values, argc > 3 ? 5 : 0);
             std::ofstream(argv[2], std::ios::binary) << made;
           } catch (const std::exception& error) {
             std::fprintf(stderr, "%s", error.what());
@@ -153,6 +155,17 @@ def test_the_model_to_deploy_has_the_same_bytes(tmp_path: Path) -> None:
         ran = done(program, folder, made)
         assert ran.returncode == 0, ran.stderr
         assert made.read_bytes() == (folder / DEPLOYED).read_bytes()
+    trainer = Trainer(step(average=0.9), threads=1, rate=0.1)
+    for number in range(5):
+        trainer.step(examples(8, seed=number))
+    save_step(step(average=0.9), tmp_path / "averaging")
+    trainer.save(tmp_path / "state")
+    trainer.deploy(tmp_path / "expected.onnx", averaged=True)
+    ran = done(program, tmp_path / "averaging", made, tmp_path / "state")
+    assert ran.returncode == 0, ran.stderr
+    assert made.read_bytes() == (tmp_path / "expected.onnx").read_bytes()
+    ran = done(program, VECTORS / "plain", made, VECTORS / "plain" / "state.safetensors")
+    assert ran.returncode == 2 and "the step keeps no average" in ran.stderr
     broken = tmp_path / "broken"
     shutil.copytree(VECTORS / "plain", broken)
     (broken / "predict.onnx").write_bytes((broken / "predict.onnx").read_bytes()[:-3])

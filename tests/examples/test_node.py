@@ -25,6 +25,7 @@ from tests.examples.common import (
     need,
     trained,
 )
+from tests.train.common import examples, step
 
 pytestmark = pytest.mark.node
 
@@ -151,6 +152,41 @@ def tied_network(layers: int) -> onnx.ModelProto:
         for n, a in arrays.items()
     )
     return model
+
+
+def test_the_averages_are_exported(tmp_path: Path) -> None:
+    """The weights need no runtime, so that the script has a class of tensors only."""
+    made = step(average=0.9)
+    trainer = train.Trainer(made, threads=1, rate=0.1)
+    for number in range(5):
+        trainer.step(examples(8, seed=number))
+    train.save_step(made, tmp_path)
+    trainer.save(tmp_path / "state")
+    trainer.deploy(tmp_path / "expected.onnx", averaged=True)
+    program = shutil.which("node") or pytest.skip("there is no node on the path")
+    (tmp_path / "run.mjs").write_text(f"""
+        import {{ readFileSync, writeFileSync }} from "node:fs";
+        import {{ parse }} from "{CLIENT.as_uri()}/src/manifest.mjs";
+        import {{ Training, withInitializers }} from "{CLIENT.as_uri()}/src/index.mjs";
+        class Tensor {{ constructor(type, data, dims) {{ Object.assign(this, {{ type, data, dims }}); }} }}
+        const file = (name) => new Uint8Array(readFileSync("{tmp_path}/" + name));
+        const training = new Training({{ Tensor }}, parse(file("manifest.json")), () => null);
+        training.restore(file("state"));
+        const bytes = withInitializers(file("predict.onnx"), training.averaged(), training);
+        writeFileSync("{tmp_path}/made.onnx", bytes);
+        training.manifest.inputs.average[0].dtype = "float64";
+        try {{ training.averaged(); }} catch (error) {{ console.log(error.message); }}
+        delete training.manifest.inputs.average;
+        try {{ training.averaged(); }} catch (error) {{ console.log(error.message); }}
+    """)
+    done = subprocess.run(
+        [program, tmp_path / "run.mjs"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made.onnx").read_bytes() == (tmp_path / "expected.onnx").read_bytes()
+    other, none = done.stdout.splitlines()
+    assert "is float32, its average float64: export with Python's Trainer" in other
+    assert "the step keeps no average" in none
 
 
 def exported_by_script(folder: Path, model: onnx.ModelProto) -> tuple[str, train.TrainingStep]:

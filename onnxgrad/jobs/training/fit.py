@@ -43,6 +43,7 @@ from onnxgrad.train.losses.weighting import BALANCED, balanced, in_file, is_bala
 from onnxgrad.train.metrics import Accuracy, Confusion, Score, metrics_from
 from onnxgrad.train.run_folder import RunFolder
 from onnxgrad.train.standardization import with_subgraphs
+from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import deployable
 from onnxgrad.wording import option
 
@@ -57,11 +58,12 @@ class Fitted(Rendered):
 
     `output` is the file that the command wrote. `leads`: whether this process reports for all
     processes that train together. of_step: the number of notes on the step, which come first.
+    averaged: whether the held-out results and the weights are the averages that the step keeps.
     """
 
     json_keys = (
         "steps losses=history.losses evaluations=history.evaluations kept=history.kept "
-        "best=history.best last=history.last confusion? notes seconds"
+        "best=history.best last=history.last averaged confusion? notes seconds"
     )
 
     model: Any
@@ -73,6 +75,7 @@ class Fitted(Rendered):
     leads: bool = True
     of_step: int = 0
     confusion: Mapping[str, list[list[int]]] | None = None
+    averaged: bool = False
 
     @property
     def best(self) -> Mapping[str, float] | None:
@@ -86,7 +89,20 @@ class Fitted(Rendered):
 
 
 class FittingLoop(TrainingLoop):
-    """The training loop of `fit`, whose processes must agree outside of training as well."""
+    """The training loop of `fit`, whose processes must agree outside of training as well. If the
+    step keeps averages of the weights, all results are those of the averages.
+    """
+
+    def __init__(
+        self, step: TrainingStep | str | os.PathLike[str], options: TrainerOptions
+    ) -> None:
+        super().__init__(step, options)
+        self._averaging = self.task.manifest.average is not None
+
+    @property
+    def averaging(self) -> bool:
+        """Whether the results are those of the averaged weights."""
+        return self._averaging
 
     @property
     def leads(self) -> bool:
@@ -118,7 +134,7 @@ class FittingLoop(TrainingLoop):
             return None
         how = EvaluateOptions(**{**options.settings(Batched), "data": data})
         self._evaluation = self._evaluation or self._open(self.task.evaluation)
-        weights, _ = self.trained(ExportOptions())
+        weights, _ = self.trained(ExportOptions(averaged=self._averaging))
         batches = self._noted(islice(self._batches(how, None, matrices).epoch(0), most))
         found = tables(self._evaluation, self.task, weights, batches, matrices)
         return {name: table.tolist() for name, table in found.items()}
@@ -202,13 +218,15 @@ def fit(
             history = trainer.train(RunOptions.from_settings({**given, **run}))
         seconds = time.perf_counter() - started
         trained, leads, task = None, trainer.leads, trainer.task
-        steps, notes = trainer.progress.steps, task.notes
+        steps, notes, averaging = trainer.progress.steps, task.notes, trainer.averaging
         confusion = trainer.confusion(options, matrices)
         if leads:
             _predict(trainer, model, options)
-            trained = deployed(trainer, DeployOptions(), hooks.write) if deploy else None
+            which = DeployOptions(averaged=averaging)
+            trained = deployed(trainer, which, hooks.write) if deploy else None
         if original is not None and (leads or hooks.write is None):
-            weights, made = trainer.trained(ExportOptions()) if leads else ({}, {})
+            chosen = ExportOptions(averaged=averaging)
+            weights, made = trainer.trained(chosen) if leads else ({}, {})
             if hooks.write is None:
                 weights, made = trainer.agree((weights, made))
             into = with_subgraphs(original, task.manifest)
@@ -228,7 +246,7 @@ def fit(
     first = len(task.notes)
     return Fitted(
         trained, history, steps, seconds, notes=notes, leads=leads, of_step=first,
-        confusion=confusion,
+        confusion=confusion, averaged=averaging,
     )  # fmt: skip
 
 
@@ -254,6 +272,7 @@ def _predict(trainer: FittingLoop, model: ModelLike, options: FitOptions) -> Non
             "data": _data(model, given, options) if frozen else given,
             "batch_size": options.batch_size,
             "scale": None if frozen else options.scale,
+            "averaged": trainer.averaging,
         }
         outputs = trainer.predicted(PredictOptions.from_settings(how))
         with ArraysFile(Path(path)) as file:

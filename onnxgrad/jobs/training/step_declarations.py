@@ -68,7 +68,8 @@ class Update(Declaration):
     average: AverageLike | None = option(
         None,
         "keep an exponential moving average of the weights, with this decay, or with "
-        "swa{start=1000,every=100} the mean of the weights after those steps",
+        "swa{start=1000,every=100} the mean of the weights after those steps; `fit` evaluates and "
+        "writes the average",
         metavar="DECAY|swa{option=value,...}",
     )
     loss_scale: ScalingLike | None = option(

@@ -315,7 +315,7 @@ class TrainingLoop(HeldValues):
     def _held_out(self, data: Given | Data, options: RunOptions) -> dict[str, float]:
         """Evaluates on the leading process, and returns its result on every process."""
         given = {**options.settings(Batched), **options.settings(Measured), "data": data}
-        how = EvaluateOptions(**given)
+        how = EvaluateOptions(**given, averaged=self._averaging)
         return self._engine.agree(self.evaluation(how) if self._engine.leads else {})
 
     def _done(self, steps: int | None) -> bool:

@@ -69,6 +69,7 @@ class HeldValues(InNotebooks):
         self._validation: Any = None  # the held-out data of the last run
         self._best: dict[str, Array] | None = None  # the best values of a run without a folder
         self._kept: Literal["best", "last"] = "last"
+        self._averaging = False  # whether held-out results are those of the averaged weights
 
     # ---- weights ---------------------------------------------------------------------------------
 

@@ -88,6 +88,22 @@ inline std::string edited(const std::string& message, uint64_t number, const std
 
 }  // namespace protobuf
 
+// The values with the averages that the step keeps in place of the trained weights. Throws
+// std::runtime_error.
+inline Arrays averaged(const Json& manifest, Arrays values) {
+  const Json* averages = manifest.at("inputs").find("average");
+  if (averages == nullptr || averages->items.empty())
+    throw std::runtime_error("the step keeps no average: build it with --average");
+  for (const Json& input : averages->items) {
+    const std::string& of = input.at("of").string;
+    const Array& average = values.at(input.at("name").string);
+    if (average.dtype != values.at(of).dtype)
+      throw std::runtime_error("'" + of + "' and its average differ in type: export in Python");
+    values[of] = average;
+  }
+  return values;
+}
+
 // The bytes of the model to deploy: those of predict.onnx with these values after so many steps.
 // Throws std::runtime_error.
 inline std::string with_initializers(const std::string& predict, const Json& manifest,

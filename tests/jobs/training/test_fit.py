@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.training.kinds import Scales
 from onnxgrad.train import step_folder
+from onnxgrad.verify.running.session import run
 from tests.train.common import examples, write_model
 
 HOW: dict[str, Any] = {"loss": "cross_entropy", "threads": 1}
@@ -79,6 +81,35 @@ def test_the_folder_of_a_step_trains_its_original(folder: Path) -> None:
         onnxgrad.fit("step", "data.npz")
     with pytest.raises(InputError, match=r"original= is the float model .* train with ste=True"):
         onnxgrad.fit("model.onnx", "data.npz", original="model.onnx", **HOW)
+
+
+def test_a_step_that_averages_is_evaluated_and_written_by_its_averages(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file's outputs are those of the averages that a Trainer has after the same steps."""
+    step, held = onnxgrad.training_step("model.onnx", "cross_entropy", average=0.9), examples(50, 2)
+    train.save_step(step, "step")
+    trainer = onnxgrad.Trainer(step, threads=1, rate=0.05)
+    trainer.fit(examples(100), epochs=3)
+    wanted = trainer.predict({"x": held["x"]}, averaged=True)["logits"]
+    plain = trainer.predict({"x": held["x"]})["logits"]
+    assert np.abs(wanted - plain).max() > 0.1
+    words = ["--data", "data.npz", "--validation", "held.npz", "--rate", "0.05", "--epochs", "3"]
+    words += ["--threads", "1", "--predict", "held.npz=scores.npz", "--json", "report.json", "-o"]
+    of_model = ["fit", "model.onnx", "--loss", "cross_entropy", "--average", "0.9"]
+    of_folder, into = ["fit", "step"], ["--original", "model.onnx"]
+    for start, more in ((of_model, []), (of_folder, into), (of_folder, [])):
+        assert main([*start, *words, "out.onnx", *more]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "out.onnx has the averages of the last weights. Held out: " in shown
+        found = run(Path("out.onnx"), {"x": held["x"]})["logits"]
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(np.load("scores.npz")["logits"], wanted)
+        report = json.loads(Path("report.json").read_text())
+        averaged = trainer.evaluate(held, averaged=True)["loss"]
+        assert report["averaged"] and report["last"]["loss"] == pytest.approx(averaged, abs=1e-6)
+    done = onnxgrad.fit("model.onnx", examples(100), **HOW, steps=4, report=True)
+    assert not done.averaged and "averages" not in str(done)
 
 
 @pytest.mark.slow

@@ -152,6 +152,21 @@ export class Training {
     return new Map(ofModel(this.manifest).map(({ name }) => [name, this.#values[name]]));
   }
 
+  /** `weights`, with the averages that the step keeps in place of the trained weights. */
+  averaged() {
+    const averages = ofRole(this.manifest, "average");
+    if (!averages.length) throw new Error("the step keeps no average: build it with --average");
+    const found = this.weights();
+    for (const { name, of = "", dtype } of averages) {
+      const { type } = /** @type {Tensor} */ (found.get(of));
+      if (type !== dtype) {
+        throw new Error(`'${of}' is ${type}, its average ${dtype}: export with Python's Trainer`);
+      }
+      found.set(of, this.#values[name]);
+    }
+    return found;
+  }
+
   /**
    * The weights as they are now, by the inputs that keep those of the beginning of a round of
    * federated training (FedProx): a part of each batch of the round.

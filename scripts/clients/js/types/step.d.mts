@@ -50,6 +50,8 @@ export class Training {
     predict(inputs: Batch): Promise<Tensors>;
     /** The trained weights and running statistics as they are now, by their names in the model. */
     weights(): Map<string, Tensor>;
+    /** `weights`, with the averages that the step keeps in place of the trained weights. */
+    averaged(): Map<string, Tensor>;
     /**
      * The weights as they are now, by the inputs that keep those of the beginning of a round of
      * federated training (FedProx): a part of each batch of the round.
