@@ -415,15 +415,24 @@ def _of_state(x: Var, r: Var, root: Binding) -> Shape | None:
 
 
 def _is_zeros(v: Var) -> bool:
-    """Whether `v` consists of positive zeros: a constant or ConstantOfShape, moved or not."""
-    made = v.definition
-    while made is not None and not made.domain and made.op in MOVES:
-        source = made.inputs[0]
-        assert source is not None  # the first operand of these is required
-        v, made = source, source.definition
-    array = v.const
-    if made is not None and made.is_op("ConstantOfShape"):
-        array = None if made.has_refs else filling(made)
-    if array is None or array.dtype == object:
-        return False
-    return not array.any() and not np.signbit(array).any()
+    """Whether `v` consists of positive zeros: constants or ConstantOfShape, moved and concatenated
+    or not.
+    """
+    todo, seen = [v], {v}
+    while todo:
+        v = todo.pop()
+        made = v.definition
+        if made is not None and not made.domain and made.op in (*MOVES, "Concat"):
+            sources = made.inputs if made.op == "Concat" else made.inputs[:1]
+            new = [u for u in sources if u is not None and u not in seen]
+            todo += new
+            seen.update(new)
+            continue
+        array = v.const
+        if made is not None and made.is_op("ConstantOfShape"):
+            array = None if made.has_refs else filling(made)
+        if array is None or array.dtype == object:
+            return False
+        if array.any() or np.signbit(array).any():
+            return False
+    return True

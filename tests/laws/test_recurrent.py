@@ -57,6 +57,35 @@ def test_computed_zeros_go(layer: str, directions: int) -> None:
     run_on(done, batch=1)  # of an empty batch onnxruntime dies
 
 
+def joined(second: str) -> str:
+    """As tf2onnx writes the states of a bidirectional layer: those of each direction, joined."""
+    return f"""s = Shape (a)  one = Constant <value_ints = [1]> ()  two = Constant <value_ints = [2]> ()
+        b = Slice (s, one, two)  k = Constant <value_ints = [{HIDDEN}]> ()
+        size = Concat <axis = 0> (b, k)  f = Constant <value_float = 0.0> ()
+        rows = Expand (f, size)  axes = Constant <value_ints = [0]> ()
+        forth = Unsqueeze (rows, axes)  {second}
+        h = Concat <axis = 0> (forth, back)"""
+
+
+@pytest.mark.parametrize("layer", GATES)
+def test_joined_zeros_go(layer: str) -> None:
+    chain = joined("back = Unsqueeze (rows, axes)")
+    operands = "h, h" if layer == "LSTM" else "h"
+    done = rewritten(
+        text(layer, chain, operands, 2), "remove-noops,remove-unused", constants(layer, 2)
+    )
+    assert done.ops == [layer]
+    run_on(done)
+
+
+def test_joined_states_stay_if_one_is_not_zero() -> None:
+    chain = joined("e = Constant <value_float = 1.0> ()  back = Expand (e, whole)").replace(
+        "size =", "whole = Concat <axis = 0> (one, b, k)  size ="
+    )
+    done = rewritten(text("LSTM", chain, "h, h", 2), "remove-noops", constants("LSTM", 2))
+    assert not done.fired("initial_state_of_zeros")
+
+
 def test_one_of_two_states_goes() -> None:
     chain = "one = Expand (c, size)"
     found = constants(
