@@ -1,5 +1,5 @@
 """Split, Slice and Gather of a Concat read the operand that they choose; a Concat of all parts of a
-Split is what was split. Exact: elements only move.
+Split is what was split, and one with an empty operand does without. Exact: elements only move.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import same_shape
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.merge_consecutive import sliced
 from onnxgrad.laws.remove_noops import x_or_identity
@@ -71,6 +72,22 @@ def concat_of_split(x: list[Var], root: Binding) -> Any:
     if len(joined) == len(root.inputs):
         return None
     return x_or_identity(root, joined[0]) if len(joined) == 1 else op.Concat(*joined, axis=axis)
+
+
+@rewrite(_CONCAT, shrinks=OPERANDS)
+def concat_of_empty(x: list[Var], root: Binding) -> Any:
+    """Concat(a, e) = a, where e has size 0 along the axis, and the other sizes of a"""
+    axis = _axis(root)
+    if axis is None:
+        return None
+    kept = [v for v in x if not v.shape or v.shape[axis] != 0] or x[:1]
+    first = kept[0].shape
+    if len(kept) == len(x) or not first:
+        return None
+    empty = (*first[:axis], 0, *first[axis + 1 :])
+    if not all(same_shape(v.shape, empty) for v in x if v not in kept):
+        return decline("the other sizes of an empty operand are not known to be those of the first")
+    return x_or_identity(root, kept[0]) if len(kept) == 1 else op.Concat(*kept, axis=axis)
 
 
 @rewrite(P.Slice(_CONCAT, a.const, b.const, c.maybe, d.maybe))
@@ -164,4 +181,6 @@ def _source(whole: Binding, axis: int, places: Sequence[int]) -> tuple[Var, int]
     return None if v is whole.out else (v, begin)
 
 
-JOINED_PARTS = [split_of_concat, concat_of_split, slice_of_concat, gather_of_concat]
+JOINED_PARTS = [
+    split_of_concat, concat_of_split, concat_of_empty, slice_of_concat, gather_of_concat
+]  # fmt: skip

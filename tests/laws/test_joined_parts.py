@@ -1,4 +1,6 @@
-"""Split, Slice and Gather of a Concat, and Concat of a Split, between the same places."""
+"""Split, Slice and Gather of a Concat, and Concat of a Split, between the same places; Concat of
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -79,6 +81,42 @@ def test_concat_of_split(operands: str, axis: int, ops: list[str]) -> None:
 def test_concat_of_split_along_another_axis() -> None:
     text = "g (float[2,7] c) => (float[] o) { p, q = Split<axis=0>(c, k) w = Concat<axis=1>(p, q) o = Neg(w) }"
     check(text, ["Split", "Concat", "Neg"], k=[1, 1])
+
+
+@pytest.mark.parametrize(
+    ("operands", "ops"),
+    [
+        ("a, e", ["Neg"]),
+        ("e, a", ["Neg"]),
+        ("a, e, b, e", ["Concat", "Neg"]),
+        ("e, e", ["Neg"]),
+        ("a, b", ["Concat", "Neg"]),
+    ],
+)
+def test_concat_of_empty(operands: str, ops: list[str]) -> None:
+    text = f"{TWO} (float[] o) <float[2,0] e> {{ w = Concat<axis=1>({operands}) o = Neg(w) }}"
+    done = rewritten(text, "merge-consecutive", {"e": np.zeros((2, 0), np.float32)})
+    assert done.ops == ops
+    feeds = {"a": special(2, 3), "b": special(2, 4, seed=1)}
+    assert_same_bits(done, **feeds)
+
+
+def test_an_empty_operand_of_other_rows_stays() -> None:
+    """onnxruntime refuses the model if N is not 2; so must it be afterwards."""
+    text = "g (float[2,3] a, float[N,0] e) => (float[] o) { o = Concat<axis=1>(a, e) }"
+    done = rewritten(text, "merge-consecutive")
+    assert done.reasons("concat_of_empty") == [
+        "the other sizes of an empty operand are not known to be those of the first"
+    ]
+    assert not rewritten(text.replace("[N,0]", "[2,M]"), "merge-consecutive").fired(
+        "concat_of_empty"
+    )
+
+
+def test_a_concat_of_empty_that_is_an_output_keeps_its_name() -> None:
+    text = f"{TWO} (float[2,3] o) <float[2,0] e> {{ o = Concat<axis=1>(a, e) }}"
+    done = rewritten(text, "merge-consecutive", {"e": np.zeros((2, 0), np.float32)})
+    assert done.ops == ["Identity"]
 
 
 @pytest.mark.parametrize(
