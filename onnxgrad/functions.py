@@ -49,9 +49,9 @@ from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.inspection.one_run import run_once
 from onnxgrad.jobs.keywords import from_keywords
-from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room, writing
 from onnxgrad.jobs.reduce import Check, ReducedModel
+from onnxgrad.jobs.surgery.lift import Lifted
 from onnxgrad.limits import limited
 from onnxgrad.report.forms import SHOWN_AS
 from onnxgrad.report.parts import file_names

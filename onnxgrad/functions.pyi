@@ -35,10 +35,10 @@ from onnxgrad.jobs.kinds import Several
 from onnxgrad.jobs.kinds import Sizes
 from onnxgrad.jobs.kinds import Text
 from onnxgrad.jobs.kinds import Threads
-from onnxgrad.jobs.lift import Lifted
 from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.jobs.reduce import Check
 from onnxgrad.jobs.reduce import ReducedModel
+from onnxgrad.jobs.surgery.lift import Lifted
 from onnxgrad.options import Count
 from onnxgrad.options import Range
 from onnxgrad.passes.base import Pass

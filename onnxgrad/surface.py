@@ -47,13 +47,13 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.ci.outcome import CiReport
-from onnxgrad.jobs.fixed_dims import fix_dims
 from onnxgrad.jobs.growth import Grown
 from onnxgrad.jobs.inspection.contents import Summary, Weights, weights
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.outcome import OptimizedModel
 from onnxgrad.jobs.reduce import ReducedModel
 from onnxgrad.jobs.rewriting import RewriteRefuted
+from onnxgrad.jobs.surgery.fixed_dims import fix_dims
 from onnxgrad.jobs.training.fit import Fitted
 from onnxgrad.limits import LimitReached
 from onnxgrad.passes.base import FamilyPass, Pass, RulePass, register

@@ -9,23 +9,21 @@ from typing import Any
 
 from onnxgrad.ir.load import ModelLike, SameType, check_room, load, load_own, to_kind_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs import edit as editing
-from onnxgrad.jobs import extract as extracting
 from onnxgrad.jobs import gradients as deriving
-from onnxgrad.jobs import join as joining
-from onnxgrad.jobs import lift as lifting
 from onnxgrad.jobs import open_batch as opening
-from onnxgrad.jobs import preprocess as preparing
-from onnxgrad.jobs import rebase as rebasing
 from onnxgrad.jobs.declarations import MetadataOptions
 from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
 from onnxgrad.jobs.keywords import from_keywords
-from onnxgrad.jobs.lift import Lifted
-from onnxgrad.jobs.metadata import change
 from onnxgrad.jobs.outcome import with_room
 from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.rebasing import rebase as rebasing
 from onnxgrad.jobs.row_declarations import OpenBatchOptions, VmapOptions
-from onnxgrad.jobs.surgery_declarations import (
+from onnxgrad.jobs.surgery import edit as editing
+from onnxgrad.jobs.surgery import extract as extracting
+from onnxgrad.jobs.surgery import join as joining
+from onnxgrad.jobs.surgery import lift as lifting
+from onnxgrad.jobs.surgery import preprocess as preparing
+from onnxgrad.jobs.surgery.declarations import (
     EditOptions,
     ExtractOptions,
     JoinOptions,
@@ -33,6 +31,8 @@ from onnxgrad.jobs.surgery_declarations import (
     PreprocessOptions,
     RebaseOptions,
 )
+from onnxgrad.jobs.surgery.lift import Lifted
+from onnxgrad.jobs.surgery.metadata import change
 from onnxgrad.limits import limited
 from onnxgrad.transform.gradient_split import Linearized
 

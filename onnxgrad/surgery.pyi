@@ -35,7 +35,7 @@ from onnxgrad.jobs.kinds import StepTexts
 from onnxgrad.jobs.kinds import Text
 from onnxgrad.jobs.kinds import Threads
 from onnxgrad.jobs.kinds import Values
-from onnxgrad.jobs.lift import Lifted
+from onnxgrad.jobs.surgery.lift import Lifted
 from onnxgrad.options import Range
 from onnxgrad.transform.gradient_split import Linearized
 from onnxgrad.verify.feeds.proof_cases import Inputs

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 import onnxgrad  # noqa: E402  # runs from a checkout
 from onnxgrad.ir.load import load  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
-from onnxgrad.jobs.fixed_dims import fixed  # noqa: E402
+from onnxgrad.jobs.surgery.fixed_dims import fixed  # noqa: E402
 from onnxgrad.verify import feeds_for, open_session  # noqa: E402
 from onnxgrad.verify.feeds.dims import roles  # noqa: E402
 from scripts.records import write_record  # noqa: E402

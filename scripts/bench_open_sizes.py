@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from onnxgrad.errors import InputError  # noqa: E402  # runs from a checkout
 from onnxgrad.ir.load import load_own  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
-from onnxgrad.jobs.fixed_dims import fixed  # noqa: E402
+from onnxgrad.jobs.surgery.fixed_dims import fixed  # noqa: E402
 from onnxgrad.passes.pipeline import Pipeline  # noqa: E402
 from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions  # noqa: E402
 from onnxgrad.verify import feeds_for, open_session  # noqa: E402

@@ -21,13 +21,8 @@ from typing import Any
 import onnxgrad
 from onnxgrad import functions, surgery, train, training
 from onnxgrad.extensions import built_in
-from onnxgrad.jobs import (
-    declarations,
-    gradient_declarations,
-    kinds,
-    row_declarations,
-    surgery_declarations,
-)
+from onnxgrad.jobs import declarations, gradient_declarations, kinds, row_declarations
+from onnxgrad.jobs.surgery import declarations as surgery_declarations
 from onnxgrad.jobs.training import declarations as training_declarations
 from onnxgrad.jobs.training import step_declarations
 from onnxgrad.plugins import functions as plugins

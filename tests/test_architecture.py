@@ -64,27 +64,27 @@ SHORT_FILES = frozenset({
 LATE: frozenset[tuple[str, str]] = frozenset({
     ("cli/parser.py", "onnxgrad.cli.usage.COMMANDS"),  # options of other commands, for an error alone
     ("cli/parser.py", "onnxgrad.jobs.declared.options_of"),
-    ("jobs/edit.py", "onnxgrad.train.losses.adding.with_loss"),
-    ("jobs/edit.py", "onnxgrad.train.modes.Modes"),  # `optimize` imports no training
+    ("jobs/surgery/edit.py", "onnxgrad.train.losses.adding.with_loss"),
+    ("jobs/surgery/edit.py", "onnxgrad.train.modes.Modes"),  # `optimize` imports no training
     # a child that runs onnxruntime is ready in 0.2 s, as it imports neither onnx nor the evaluator
     ("verify/running/child_main.py", "onnxgrad.verify.reference.server"),
     ("verify/running/child_main.py", "onnxgrad.verify.exact.child"),
     # declarations are read for `--help`, and blame runs models
     ("jobs/keywords.py", "onnxgrad.verify.blame.blamed"),
     # `optimize` neither converts, nor opens dimensions, nor writes a page, unless it is told to
-    ("jobs/edit.py", "onnxgrad.grad.weights.kept.check_replaceable"),
+    ("jobs/surgery/edit.py", "onnxgrad.grad.weights.kept.check_replaceable"),
     ("jobs/around_passes.py", "onnxgrad.jobs.float16.float16"),
-    ("jobs/edit.py", "onnxgrad.train.modes.Modes"),
-    ("jobs/edit.py", "onnxgrad.transform.inference_mode.described"),
-    ("jobs/edit.py", "onnxgrad.transform.inference_mode.in_training_mode"),
-    ("jobs/edit.py", "onnxgrad.transform.inference_mode.to_inference"),
+    ("jobs/surgery/edit.py", "onnxgrad.train.modes.Modes"),
+    ("jobs/surgery/edit.py", "onnxgrad.transform.inference_mode.described"),
+    ("jobs/surgery/edit.py", "onnxgrad.transform.inference_mode.in_training_mode"),
+    ("jobs/surgery/edit.py", "onnxgrad.transform.inference_mode.to_inference"),
     ("jobs/optimize.py", "onnxgrad.transform.inference_mode.in_training_mode"),
     ("jobs/rewriting.py", "onnxgrad.jobs.rebasing.record"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_bound"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_sizes"),
-    ("jobs/around_passes.py", "onnxgrad.jobs.preprocess.preprocess"),
+    ("jobs/around_passes.py", "onnxgrad.jobs.surgery.preprocess.preprocess"),
     # operators of com.microsoft that `--inline` names
     ("passes/inline.py", "onnxgrad.laws.bodies.table.BODIES"),
     ("cli/commands/optimize.py", "onnxgrad.report.html.optimized.optimized_page"),

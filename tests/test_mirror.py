@@ -29,7 +29,7 @@ HOMES: dict[str, dict[str, str]] = {
         "cli/commands/train_step": "cli/commands/test_fit",
         "report/training": "cli/commands/test_fit",
         "cli/commands/open_batch": "jobs/test_open_batch",
-        "cli/commands/surgery": "jobs/test_edit",
+        "cli/commands/surgery": "jobs/surgery/test_edit",
         "verify/running/process_limits": "cli/test_bad_input",
         "cli/models": "cli/test_bad_input",
         "ir/storage/places": "cli/test_targets",
@@ -75,10 +75,10 @@ HOMES: dict[str, dict[str, str]] = {
     "what only a whole run of `onnxgrad ci` shows to work": {
     },
     "names in a file, and runs of originals, seen where files are joined": {
-        "ir/renaming": "jobs/test_join",
-        "surgery": "jobs/test_edit",
+        "ir/renaming": "jobs/surgery/test_join",
+        "surgery": "jobs/surgery/test_edit",
         "training": "jobs/training/test_fit",
-        "jobs/surgery_declarations": "jobs/test_edit",
+        "jobs/surgery/declarations": "jobs/surgery/test_edit",
         "jobs/row_declarations": "jobs/test_open_batch",
     },
     "what a run of a step needs, seen where it runs": {

@@ -201,7 +201,7 @@ COMMANDS: dict[str, Command] = {
                 "that takes it: their matrices are inputs with a default that changes nothing"),
             custom_ops("proof"),
         ),
-        "surgery_declarations.LoraOptions",
+        "surgery.declarations.LoraOptions",
     ),
     "verify": Command(
         "run two models and report whether they compute the same",
@@ -263,7 +263,7 @@ COMMANDS: dict[str, Command] = {
          ("extract model.onnx --inputs hidden --outputs logits -o head.onnx",
           "the part behind it")),
         (MODEL, NEEDED),
-        "surgery_declarations.ExtractOptions",
+        "surgery.declarations.ExtractOptions",
         module="surgery",
     ),
     "open-batch": Command(
@@ -289,7 +289,7 @@ COMMANDS: dict[str, Command] = {
          ("edit model.onnx --bind t=batch.npz --add-output hidden -o out.onnx",
           "replace the input t by its value in the file, mark the value hidden as an output")),
         (MODEL, NEEDED, custom_ops("proof")),
-        "surgery_declarations.EditOptions",
+        "surgery.declarations.EditOptions",
         module="surgery",
     ),
     "join": Command(
@@ -301,7 +301,7 @@ COMMANDS: dict[str, Command] = {
         (reads("a", metavar="A", help="the model that runs first, or - for stdin"),
          reads("b", metavar="B", help="the model that it feeds"), NEEDED,
          custom_ops("proof")),
-        "surgery_declarations.JoinOptions",
+        "surgery.declarations.JoinOptions",
         module="surgery",
     ),
     "preprocess": Command(
@@ -312,7 +312,7 @@ COMMANDS: dict[str, Command] = {
           "'boxes{format=yolov8},nms,to-image' -o out.onnx",
           "boxes in pixels of the image, by steps")),
         (MODEL, NEEDED, custom_ops("proof")),
-        "surgery_declarations.PreprocessOptions",
+        "surgery.declarations.PreprocessOptions",
         module="surgery",
     ),
     "lift": Command(
@@ -327,7 +327,7 @@ COMMANDS: dict[str, Command] = {
                 help="the file for the model that runs once; its outputs are inputs of OUT"),
             custom_ops("proof"),
         ),
-        "surgery_declarations.LiftOptions",
+        "surgery.declarations.LiftOptions",
         module="surgery",
     ),
     "rebase": Command(
@@ -343,7 +343,7 @@ COMMANDS: dict[str, Command] = {
                 "initializers (.safetensors, .npz)"),
             NEEDED, custom_ops("proof"),
         ),
-        "surgery_declarations.RebaseOptions",
+        "surgery.declarations.RebaseOptions",
     ),
     "metadata": Command(
         "list a model's metadata, set or remove entries",

@@ -14,15 +14,15 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, PREPROCESS, OptimizeOptions
-from onnxgrad.jobs.edit import Changes, changes_of, edit
-from onnxgrad.jobs.fixed_dims import sizes_bound
-from onnxgrad.jobs.join import join
-from onnxgrad.jobs.lift import lift, named_inputs, with_inputs
-from onnxgrad.jobs.metadata import change as set_metadata
 from onnxgrad.jobs.outcome import Change, Hooks, Outcome
 from onnxgrad.jobs.proving import Proved
 from onnxgrad.jobs.row_declarations import OpenBatchOptions
-from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, LiftOptions
+from onnxgrad.jobs.surgery.declarations import EditOptions, JoinOptions, LiftOptions
+from onnxgrad.jobs.surgery.edit import Changes, changes_of, edit
+from onnxgrad.jobs.surgery.fixed_dims import sizes_bound
+from onnxgrad.jobs.surgery.join import join
+from onnxgrad.jobs.surgery.lift import lift, named_inputs, with_inputs
+from onnxgrad.jobs.surgery.metadata import change as set_metadata
 from onnxgrad.name_lists import names_among
 from onnxgrad.verify.feeds.dims import roles
 from onnxgrad.verify.feeds.proof_cases import sets_of
@@ -143,7 +143,7 @@ def _preprocessed(
     """Returns the model with the steps of the table around it, or the model itself."""
     if table is None or "preprocess" not in table:
         return model
-    from onnxgrad.jobs.preprocess import preprocess
+    from onnxgrad.jobs.surgery.preprocess import preprocess
 
     of_others = {"inputs", "dims", "allow_empty"}  # they name other inputs and outputs
     proof = {k: v for k, v in _proof_of(options).items() if k not in of_others}

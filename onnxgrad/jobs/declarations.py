@@ -26,7 +26,7 @@ from onnxgrad.jobs.kinds import (
     Sizes,
 )
 from onnxgrad.jobs.row_declarations import OpenBatchOptions
-from onnxgrad.jobs.surgery_declarations import EditOptions, JoinOptions, PreprocessOptions
+from onnxgrad.jobs.surgery.declarations import EditOptions, JoinOptions, PreprocessOptions
 from onnxgrad.options import Range
 from onnxgrad.vocabulary import FLOAT16_BOUND, Merge, Preset, Runtime
 

@@ -17,12 +17,12 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.around_passes import changed_after, changed_before
 from onnxgrad.jobs.declarations import OptimizeOptions
-from onnxgrad.jobs.fixed_dims import fixed
 from onnxgrad.jobs.lint.table import lint, lint_report, refuse
 from onnxgrad.jobs.outcome import Change, Clock, Hooks, Outcome
 from onnxgrad.jobs.proving import runnable
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
+from onnxgrad.jobs.surgery.fixed_dims import fixed
 from onnxgrad.jobs.tuning.record import Tuning
 from onnxgrad.limits import SECONDS
 from onnxgrad.passes.base import Pass

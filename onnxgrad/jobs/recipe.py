@@ -64,7 +64,6 @@ from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.atomic_files import text_of
 from onnxgrad.jobs.ci.declarations import CiOptions, Gates
-from onnxgrad.jobs.constant_values import is_file
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import Option, json_type, keys_of
 from onnxgrad.jobs.outcome import Outcome
@@ -81,6 +80,7 @@ from onnxgrad.jobs.requirements import (
     operators_of,
     within_tolerance,
 )
+from onnxgrad.jobs.surgery.constant_values import is_file
 from onnxgrad.options import checked, several, todays_names
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share

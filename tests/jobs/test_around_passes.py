@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.jobs import edit as job
+from onnxgrad.jobs.surgery import edit as job
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.running.session import run
 from tests.helpers import interface, parse

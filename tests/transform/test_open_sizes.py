@@ -11,7 +11,7 @@ import pytest
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load_own
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.fixed_dims import fixed
+from onnxgrad.jobs.surgery.fixed_dims import fixed
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.transform.open_sizes import OpenedSizes, open_dimensions, other_sizes
 from onnxgrad.transform.sizes.agreement import meetings

@@ -11,9 +11,9 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
-from onnxgrad.jobs.lora import Form, described, lora
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
+from onnxgrad.jobs.surgery.lora import Form, described, lora
 from onnxgrad.report.gradient import nodes
 from onnxgrad.report.parts import cell, heading, number
 from onnxgrad.train.adapters import adapters_of, save_adapters, save_onnxruntime, save_peft

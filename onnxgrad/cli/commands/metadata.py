@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.metadata import change
+from onnxgrad.jobs.surgery.metadata import change
 from onnxgrad.limits import interval_text
 from onnxgrad.report.parts import entries, heading, line
 from onnxgrad.verify.feeds.declared_ranges import ranges_of

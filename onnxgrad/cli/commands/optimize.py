@@ -19,12 +19,12 @@ from onnxgrad.ir.storage.places import check_output, make_folder
 from onnxgrad.ir.storage.protection import STDIN, protecting
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import files_read
-from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.optimize import Job
 from onnxgrad.jobs.outcome import Hooks, Outcome
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
+from onnxgrad.jobs.surgery.lift import prepare_path
 from onnxgrad.report.optimized import optimized_parts, several_lint_lines, summary
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.vocabulary import RECORD

@@ -9,7 +9,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
-from onnxgrad.jobs.rebase import rebase
+from onnxgrad.jobs.rebasing.rebase import rebase
 from onnxgrad.report.parts import cell, heading
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify.running.process_limits import bounding_us

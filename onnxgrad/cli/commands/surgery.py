@@ -13,13 +13,13 @@ from onnxgrad.cli.options import show_proved
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_models, writer
 from onnxgrad.ir.load import load_in_place
-from onnxgrad.jobs.edit import edit
-from onnxgrad.jobs.extract import extract
-from onnxgrad.jobs.join import join
-from onnxgrad.jobs.lift import lift
 from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.preprocess import preprocess
 from onnxgrad.jobs.proving import require_runtime
+from onnxgrad.jobs.surgery.edit import edit
+from onnxgrad.jobs.surgery.extract import extract
+from onnxgrad.jobs.surgery.join import join
+from onnxgrad.jobs.surgery.lift import lift
+from onnxgrad.jobs.surgery.preprocess import preprocess
 from onnxgrad.report.gradient import nodes
 from onnxgrad.report.parts import cell, number
 from onnxgrad.verify.running.process_limits import bounding_us

@@ -20,7 +20,7 @@ from onnxgrad.ir.save import remove
 from onnxgrad.ir.storage.atomic_files import hash_file, regular
 from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.jobs.ci.lock import Lock
-from onnxgrad.jobs.lift import prepare_path
+from onnxgrad.jobs.surgery.lift import prepare_path
 from onnxgrad.jobs.tuning.record import digest
 from onnxgrad.limits import current
 from onnxgrad.results import Plain

@@ -18,10 +18,10 @@ from onnxgrad.jobs.ci.declarations import Gates
 from onnxgrad.jobs.ci.lock import Lock
 from onnxgrad.jobs.ci.work import Job, Setup, ready
 from onnxgrad.jobs.declarations import OptimizeOptions
-from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.optimize import pipeline_of
 from onnxgrad.jobs.recipe import Recipe, heading
 from onnxgrad.jobs.requirements import bound_of
+from onnxgrad.jobs.surgery.lift import prepare_path
 from onnxgrad.name_lists import fits, names_among
 from onnxgrad.passes.base import Pass
 from onnxgrad.wording import option, perhaps

@@ -38,7 +38,6 @@ from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
 from onnxgrad.jobs.ci.samples import hold_samples, record
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import files_read
-from onnxgrad.jobs.lift import prepare_path
 from onnxgrad.jobs.lint.table import NEW, Refused
 from onnxgrad.jobs.optimize import optimize
 from onnxgrad.jobs.outcome import Hooks, Outcome
@@ -53,6 +52,7 @@ from onnxgrad.jobs.requirements import (
     within_tolerance,
 )
 from onnxgrad.jobs.rewriting import RewriteRefuted
+from onnxgrad.jobs.surgery.lift import prepare_path
 from onnxgrad.jobs.tuning.record import digest
 from onnxgrad.passes.pipeline import Pass
 from onnxgrad.passes.user_laws import run_plugins

@@ -20,8 +20,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import TensorType, byte_count
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.fixed_dims import fix
 from onnxgrad.jobs.inspection.operator_costs import flops, has_formula
+from onnxgrad.jobs.surgery.fixed_dims import fix
 from onnxgrad.passes.inline import Inline
 from onnxgrad.results import Plain
 from onnxgrad.rewrite.trace import Trace

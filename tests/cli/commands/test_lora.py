@@ -60,7 +60,7 @@ def test_trained_adapters_are_written_in_three_formats_and_merged(run: Run) -> N
 def test_a_merge_that_does_not_equal_both_side_by_side_is_not_written(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onnxgrad.jobs.lora.merge", lambda program: onnx_program("m.onnx"))
+    monkeypatch.setattr("onnxgrad.jobs.surgery.lora.merge", lambda program: onnx_program("m.onnx"))
     done = run("lora", "tuned.onnx", "--merge", "-o", "merged.onnx")
     assert done.code == 1 and "nothing was written" in done.err and not Path("merged.onnx").exists()
 

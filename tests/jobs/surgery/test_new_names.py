@@ -7,7 +7,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.new_names import names_of_nodes, names_of_symbols, names_of_values
+from onnxgrad.jobs.surgery.new_names import names_of_nodes, names_of_symbols, names_of_values
 from tests.helpers import interface, parse
 
 MODEL = """g (float[batch,seq] x, bool c) => (float[batch,seq] y) <float[1] enc_w = {2}, float[1] enc_b = {1}> {

@@ -27,14 +27,14 @@ from onnxgrad.ir.renaming import (
 )
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.jobs.constant_values import Fill, values_of, weights_of
-from onnxgrad.jobs.extract import computed, declare, remove_what_served
-from onnxgrad.jobs.fixed_dims import fix, sizes_bound
-from onnxgrad.jobs.lift import with_inputs
-from onnxgrad.jobs.new_names import names_of_nodes, names_of_symbols, names_of_values
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
-from onnxgrad.jobs.surgery_declarations import EditOptions
+from onnxgrad.jobs.surgery.constant_values import Fill, values_of, weights_of
+from onnxgrad.jobs.surgery.declarations import EditOptions
+from onnxgrad.jobs.surgery.extract import computed, declare, remove_what_served
+from onnxgrad.jobs.surgery.fixed_dims import fix, sizes_bound
+from onnxgrad.jobs.surgery.lift import with_inputs
+from onnxgrad.jobs.surgery.new_names import names_of_nodes, names_of_symbols, names_of_values
 from onnxgrad.name_lists import matching, names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.wording import counted, first_of, option

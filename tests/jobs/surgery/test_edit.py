@@ -19,7 +19,7 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs import edit as job
+from onnxgrad.jobs.surgery import edit as job
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.running.session import run
 from tests.helpers import interface, parse

@@ -9,7 +9,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
-from onnxgrad.jobs.surgery_declarations import LoraOptions
+from onnxgrad.jobs.surgery.declarations import LoraOptions
 from onnxgrad.train.adapters import Adapters, merge, with_adapter_inputs
 from onnxgrad.train.adapters import lora as add_adapters
 from onnxgrad.train.adapters.merge import without_adapters

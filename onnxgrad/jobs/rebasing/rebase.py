@@ -27,7 +27,7 @@ from onnxgrad.jobs.rebasing.record import (
     record_path,
 )
 from onnxgrad.jobs.rebasing.weights import filled, new_weights, set_elements
-from onnxgrad.jobs.surgery_declarations import RebaseOptions
+from onnxgrad.jobs.surgery.declarations import RebaseOptions
 from onnxgrad.verify import Report, verify
 from onnxgrad.wording import option
 

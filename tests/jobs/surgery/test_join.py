@@ -13,7 +13,7 @@ from onnx import ModelProto
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.jobs import join as job
+from onnxgrad.jobs.surgery import join as job
 from onnxgrad.verify.running.session import run
 from tests.helpers import interface, parse
 

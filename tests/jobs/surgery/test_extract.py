@@ -15,7 +15,7 @@ from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.load import load, load_own
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import TensorType
-from onnxgrad.jobs.extract import extracted, proved
+from onnxgrad.jobs.surgery.extract import extracted, proved
 from onnxgrad.surgery import extract
 from onnxgrad.verify.running.session import run
 from tests.backend_suite import usable

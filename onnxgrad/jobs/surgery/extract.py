@@ -22,7 +22,7 @@ from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
-from onnxgrad.jobs.surgery_declarations import ExtractOptions
+from onnxgrad.jobs.surgery.declarations import ExtractOptions
 from onnxgrad.name_lists import matching, names_among
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions
 from onnxgrad.rewrite.trace import Trace

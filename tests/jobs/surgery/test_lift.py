@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.jobs import lift as job
+from onnxgrad.jobs.surgery import lift as job
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse, signature
 from tests.rewriting import model_of
@@ -168,7 +168,7 @@ def test_a_wrong_part_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _wrong(program: Any, inputs: Any, outputs: Any) -> Any:
-    from onnxgrad.jobs.extract import extracted
+    from onnxgrad.jobs.surgery.extract import extracted
 
     made = extracted(program, inputs, outputs)
     next(b for b in made.main.bindings if b.op == "Mul").rename_operator("Div")
