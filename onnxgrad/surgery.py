@@ -11,7 +11,6 @@ from onnxgrad.ir.load import ModelLike, SameType, check_room, load, load_own, to
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import open_batch as opening
-from onnxgrad.jobs.declarations import MetadataOptions
 from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
 from onnxgrad.jobs.keywords import from_keywords
 from onnxgrad.jobs.outcome import with_room
@@ -28,6 +27,7 @@ from onnxgrad.jobs.surgery.declarations import (
     ExtractOptions,
     JoinOptions,
     LiftOptions,
+    MetadataOptions,
     PreprocessOptions,
     RebaseOptions,
 )

@@ -350,7 +350,7 @@ COMMANDS: dict[str, Command] = {
         (("metadata model.onnx", "list the metadata"),
          ("metadata model.onnx --set author=me -o out.onnx", "add an entry")),
         (MODEL, OUTPUT),
-        "declarations.MetadataOptions",
+        "surgery.declarations.MetadataOptions",
     ),
     "diff": Command(
         "list the differences between two models",

@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-from onnxgrad.jobs.declared import REQUIRED, Declaration, option
+from onnxgrad.jobs.declared import REQUIRED, option
 from onnxgrad.jobs.groups import Limits, PartOf, Proof, Running
 from onnxgrad.jobs.kinds import (
     Count,
-    Entries,
     Lints,
     Names,
     Pairs,
     Positive,
-    Ranges,
     Seconds,
     Seed,
     Several,
@@ -383,46 +381,3 @@ class BenchOptions(Running):
         "exit with 1 if a model takes longer than RATIO times the first model",
         metavar="RATIO",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header(Declaration):
-    """The fields of a ModelProto beside its metadata."""
-
-    title: ClassVar[str] = "other fields of the header ('' removes them)"
-
-    producer_name: str | None = option(None, "")
-    producer_version: str | None = option(None, "")
-    domain: str | None = option(None, "")
-    model_version: Annotated[int, Range(-(2**63), 2**63 - 1)] | None = option(None, "")
-    doc_string: str | None = option(None, "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetadataOptions(Limits, Header):
-    job: ClassVar[str] = "set_metadata"
-    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
-
-    values: Entries | None = option(
-        None, "set an entry", flag="--set", metavar="KEY=VALUE", positional=True
-    )
-    unset: Names = option((), "remove an entry", metavar="KEY")
-    ranges: Ranges | None = option(
-        None,
-        "declare that an input lies between two numbers: proofs then use no other values; none "
-        "removes this",
-        flag="--range",
-        metavar="INPUT=LOW..HIGH",
-    )
-    strip: str | None = option(
-        None,
-        "remove the metadata and doc strings of nodes, graphs and values, such as stack traces: a "
-        "glob of keys, 'doc_string' among them (default of the flag: all but the marks of "
-        "onnxgrad; place it after the model)",
-        metavar="PATTERN",
-        implied="*",
-    )
-
-    def header(self) -> dict[str, str | int]:
-        """Returns the fields of the header that are set."""
-        return {k: v for k, v in self.shared(Header).items() if v is not None}

@@ -5,29 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from onnxgrad.jobs.declared import option
+from onnxgrad.jobs.declared import Declaration, option
 from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.groups import Limits, Proof
 from onnxgrad.jobs.kinds import (
     Constants,
+    Entries,
     Names,
     NamesByCommas,
     NewNodes,
     NewSymbols,
     Pairs,
     Providers,
+    Ranges,
     Renames,
     Seed,
     Sizes,
     StepTexts,
     Values,
 )
-from onnxgrad.options import Count, Finite
-
-if TYPE_CHECKING:
-    pass
+from onnxgrad.options import Count, Finite, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,3 +225,46 @@ class ExtractOptions(Limits):
     dims: Sizes | None = option(None, "sizes of symbolic dimensions in the proof", flag=None)
     seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
     verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header(Declaration):
+    """The fields of a ModelProto beside its metadata."""
+
+    title: ClassVar[str] = "other fields of the header ('' removes them)"
+
+    producer_name: str | None = option(None, "")
+    producer_version: str | None = option(None, "")
+    domain: str | None = option(None, "")
+    model_version: Annotated[int, Range(-(2**63), 2**63 - 1)] | None = option(None, "")
+    doc_string: str | None = option(None, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataOptions(Limits, Header):
+    job: ClassVar[str] = "set_metadata"
+    titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
+
+    values: Entries | None = option(
+        None, "set an entry", flag="--set", metavar="KEY=VALUE", positional=True
+    )
+    unset: Names = option((), "remove an entry", metavar="KEY")
+    ranges: Ranges | None = option(
+        None,
+        "declare that an input lies between two numbers: proofs then use no other values; none "
+        "removes this",
+        flag="--range",
+        metavar="INPUT=LOW..HIGH",
+    )
+    strip: str | None = option(
+        None,
+        "remove the metadata and doc strings of nodes, graphs and values, such as stack traces: a "
+        "glob of keys, 'doc_string' among them (default of the flag: all but the marks of "
+        "onnxgrad; place it after the model)",
+        metavar="PATTERN",
+        implied="*",
+    )
+
+    def header(self) -> dict[str, str | int]:
+        """Returns the fields of the header that are set."""
+        return {k: v for k, v in self.shared(Header).items() if v is not None}
