@@ -181,15 +181,20 @@ class Oracle:
             if self.left <= 0:
                 self.why = f"over its budget of {self.budget:g} s"
 
-    def covered(self, which: str, then: str = "") -> list[Item]:
+    def covered(self, which: str) -> list[Item]:
         """Returns the coverage items that the runs of a model reached, as `Reference.covered`; none
         if the model did not run.
         """
-        if which not in self._made or self.left <= 0:
-            return []
-        with contextlib.suppress(Unsupported):
-            return self._made[which].covered((os.getpid(), self._count), then)
+        if which in self._made and self.left > 0:
+            with contextlib.suppress(Unsupported):
+                return self._made[which].covered((os.getpid(), self._count))
         return []
+
+    def mark(self, then: str) -> None:
+        """Saves what the runs of both models reached, or returns to it, as `Reference.mark`."""
+        for made in self._made.values() if self.left > 0 else ():
+            with contextlib.suppress(Unsupported):
+                made.mark((os.getpid(), self._count), then)
 
     def goals(self, which: str) -> list[Goal]:
         """Returns values that would reach more of a model, as `Reference.goals`."""

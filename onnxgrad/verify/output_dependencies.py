@@ -196,9 +196,9 @@ def _lone(a: Roundings, b: Roundings) -> tuple[Roundings, Roundings]:
 
 
 def _tensor_values(model: ProofModel) -> Iterator[tuple[int, Array]]:
-    """Yields the type and the values of each constant that is a tensor."""
+    """Yields the type and the elements of each constant that is a tensor."""
     for _, t in _tensors(model.proto, _needed(model.proto)):
-        yield t.data_type, _values(model.read(t))
+        yield t.data_type, _elements(model.read(t))
 
 
 def _attribute_values(model: ProofModel) -> Iterator[tuple[int, Array]]:
@@ -211,9 +211,12 @@ def _attribute_values(model: ProofModel) -> Iterator[tuple[int, Array]]:
 
 def _magnitudes(constants: Iterable[tuple[int, Array]]) -> Roundings:
     """Returns the magnitudes of the constants that have more digits than exact ones."""
-    found = []
+    of_type: dict[int, list[Array]] = {}
     for code, values in constants:
-        sizes = np.unique(np.abs(values))
+        of_type.setdefault(code, []).append(np.abs(values).reshape(-1))
+    found = []
+    for code, parts in of_type.items():
+        sizes = np.unique(np.concatenate(parts))
         digits = np.frexp(sizes)[0] * 2.0 ** (-math.log2(HALF_UNIT[code]) // 2)
         sizes = sizes[np.isfinite(sizes) & (digits != np.round(digits))]
         found.append(Roundings(sizes, np.full(sizes.size, HALF_UNIT[code])))
@@ -222,7 +225,9 @@ def _magnitudes(constants: Iterable[tuple[int, Array]]) -> Roundings:
 
 def _union(parts: Sequence[Roundings]) -> Roundings:
     """Returns all values; of one in several types the one of the coarsest."""
-    parts = [*sorted(parts, key=lambda p: -max(p.units, default=0.0)), _NO_ROUNDINGS]
+    parts = sorted(filter(None, parts), key=lambda p: -p.units.max())
+    if len(parts) < 2:
+        return parts[0] if parts else _NO_ROUNDINGS
     values, first = np.unique(np.concatenate([p.values for p in parts]), return_index=True)
     return Roundings(values, np.concatenate([p.units for p in parts])[first])
 
@@ -260,9 +265,15 @@ def _content(tensor: TensorProto) -> tuple[int, bytes]:
     ).digest()
 
 
-def _values(tensor: TensorProto) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _values(tensor: TensorProto) -> Array:
+    """Returns the finite values of a tensor, sorted, each once."""
+    return np.unique(_elements(tensor))
+
+
+def _elements(tensor: TensorProto) -> Array:
+    """Returns the finite elements of a tensor."""
     array = elements(tensor).astype(np.float64)
-    return np.unique(array[np.isfinite(array)])
+    return np.asarray(array[np.isfinite(array)])
 
 
 def _needed(model: ModelProto) -> set[str]:

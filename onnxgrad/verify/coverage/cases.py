@@ -66,16 +66,14 @@ class Cases:
         oracle = self.oracle if self._runs else None
         if oracle is None:
             return self._tried(feeds, case)
-        for which in MODELS:
-            oracle.covered(which, "mark")
+        oracle.mark("mark")
         oracle.cut = False
         trial = self._tried(feeds, case)
         if trial is not None and not self._answered(trial):
             trial = None
         if oracle.cut:
             self.dropped.append(f"left out: {case} (too slow in float64)")
-        for which in MODELS:
-            oracle.covered(which, "back" if trial is None else "keep")
+        oracle.mark("back" if trial is None else "keep")
         return trial
 
     def _tried(self, feeds: Results, case: Case) -> Trial | None:
@@ -137,12 +135,12 @@ class Cases:
         trial.answer = self.oracle.optional("candidate", trial.feeds, short=not usual)
         return not self.oracle.cut
 
-    def _score(self, then: str = "") -> tuple[int, int]:
+    def _score(self) -> tuple[int, int]:
         """Returns how much of the decisions of both models was reached, in sides, and how many are
         missing. If the second may be narrower (not `wide`), its own ends do not count.
         """
         assert self.oracle is not None
-        both = {which: self.oracle.covered(which, then) for which in MODELS}
+        both = {which: self.oracle.covered(which) for which in MODELS}
         found = [
             i for which, items in both.items() for i in items if self.wide or which == "original"
         ]
@@ -155,14 +153,15 @@ class Cases:
         self, make: Callable[[], Trial | None], measure: Callable[[], int] | None = None
     ) -> bool:
         """Makes a case, and keeps it if it reaches more, or raises the `measure`."""
-        self._score("mark")
+        assert self.oracle is not None
+        self.oracle.mark("mark")
         measured = measure or (lambda: self._score()[0])
         before, count = measured(), len(self.trials)
         made = make()
         if made is not None and measured() > before:
-            self._score("keep")
+            self.oracle.mark("keep")
             return True
-        self._score("back")
+        self.oracle.mark("back")
         del self.trials[count:]
         return False
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -150,6 +151,13 @@ class Counter(ABC):
     def reach(self) -> Reach | None:
         """Returns the parts of a constant that were read, if the node reads one."""
         return None
+
+    def state(self) -> dict[str, Any]:
+        """Returns the attributes, with copies of those that `see` may change in place."""
+        return {k: deepcopy(v) if type(v) in _CHANGEABLE else v for k, v in vars(self).items()}
+
+
+_CHANGEABLE = (np.ndarray, dict)
 
 
 class Branches(Counter):

@@ -191,8 +191,7 @@ class Search(Cases):
     def _mark(self, then: str) -> None:
         """Saves what both models reached, or returns to it, as `Targets`."""
         if self.oracle is not None and self._runs:
-            for which in MODELS:
-                self.oracle.covered(which, then)
+            self.oracle.mark(then)
 
     def _not_finite(self) -> None:
         """Runs the original on NaN and infinite values, at its smallest sizes."""

@@ -7,7 +7,6 @@ run. Decisions by sizes alone belong to the sizes that were run.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -92,7 +91,7 @@ class Watch:
 
     def __init__(self, counters: list[Counter]) -> None:
         self.counters, self.left = counters, list(counters)
-        self._fresh = [copy.deepcopy(vars(counter)) for counter in counters]
+        self._fresh = [counter.state() for counter in counters]
 
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
@@ -102,11 +101,12 @@ class Watch:
 
     def forget(self) -> None:
         """Starts counting again."""
-        self.restore((self.counters, copy.deepcopy(self._fresh)))
+        self.restore((self.counters, self._fresh))
+        self._fresh = [counter.state() for counter in self.counters]
 
     def state(self) -> tuple[list[Counter], list[dict[str, Any]]]:
         """Returns the state for `restore`."""
-        return list(self.left), [copy.deepcopy(vars(counter)) for counter in self.left]
+        return list(self.left), [counter.state() for counter in self.left]
 
     def restore(self, state: tuple[list[Counter], list[dict[str, Any]]]) -> None:
         """Returns the counters to a `state`."""

@@ -102,6 +102,11 @@ class Float64:
             found = _ask(child, _INFERENCE, "exact.covered", self._key, count, then)
         return [Item(*item) for item in found]
 
+    def mark(self, count: object, then: str) -> None:
+        """Calls `Reference.mark`. Raises Unsupported."""
+        with held("float64") as child:
+            _ask(child, _INFERENCE, "exact.mark", self._key, count, then)
+
     def goals(self, count: object) -> list[Goal]:
         """Returns `Reference.goals`. Raises Unsupported."""
         with held("float64") as child:

@@ -225,14 +225,21 @@ class Reference:
         return self._partial
 
     def covered(self, count: object, then: str = "") -> list[Item]:
-        """Returns the items that the runs with this `count` reached. `then`: "mark" saves the
-        counts, "back" first returns to them, and "keep" forgets them.
+        """Returns the items that the runs with this `count` reached, after `mark` if `then` is
+        set.
         """
         if count != self._counted:
             return []
         if then:
-            getattr(self.targets, then)()
+            self.mark(count, then)
         return joined(item for c in self.targets.counters() for item in c.items())
+
+    def mark(self, count: object, then: str) -> None:
+        """Saves the counts of the runs with this `count` if `then` is "mark"; returns to the saved
+        ones if it is "back"; forgets these if it is "keep".
+        """
+        if count == self._counted:
+            getattr(self.targets, then)()
 
     def goals(self, count: object) -> list[Goal]:
         """Returns values that would reach more than the runs with this `count`."""

