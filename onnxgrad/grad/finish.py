@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from onnx import TensorProto
 
 from onnxgrad.grad.checkpointing.views import hide_sizes
+from onnxgrad.grad.integer_moves import move_integers
 from onnxgrad.grad.prepare import Prepared
 from onnxgrad.grad.registry import INTERNAL
 from onnxgrad.grad.rules._by_blocks import beside_dequantised
@@ -60,7 +61,7 @@ def finish(task: Prepared) -> None:
         simplify(program, task.requested, task.forward)
         if task.request.form == "fast":
             transpose_once(block, task.forward)
-    transpose_integers(block, task.forward)
+    move_integers(program, where=lambda b: b not in task.forward)
     drop_constants(block, task.weights)
     # remove functions if every call was opened; functions that nothing called before stay
     for key in set(task.functions) - reachable(program):
@@ -244,32 +245,6 @@ def _is_read_by_blocks(w: Var | None) -> bool:
     made = w and w.definition
     q = made.operand(0) if made and made.is_op("DequantizeLinear") else None
     return q is not None and q.use_count > 1
-
-
-def transpose_integers(block: BindingBlock, forward: Collection[Binding]) -> None:
-    """Replaces Transpose(DequantizeLinear(q)) of the backward part by DequantizeLinear(
-    Transpose(q)).
-
-    From opset 21 on, onnxruntime (1.31, 1.32) writes the former with a type of integers that
-    contradicts the zero point where it turns int8 into uint8, and does not load the model. It
-    leaves stored integers as they are.
-    """
-    if block.program.opset < 21:
-        return
-    for b in [b for b in block.walk() if b.is_op("Transpose") and b not in forward]:
-        back = b.inputs[0].definition if b.inputs[0] is not None else None
-        if back is None or not back.is_op("DequantizeLinear") or back.attr("block_size"):
-            continue
-        q, perm = back.inputs[0], b.attr("perm")
-        if q is None or q.dtype != TensorProto.INT8 or q.is_constant or perm is None:
-            continue
-        axis = back.attr("axis")
-        axis = perm.index((1 if axis is None else axis) % len(perm)) if len(perm) > 1 else axis
-        with emitting(b.block, share=True, sources=(b,), made_by="gradient"):
-            turned = op.Transpose(q, perm=perm)
-            floats = op.DequantizeLinear(turned, back.inputs[1], back.operand(2), axis=axis)
-        b.block.replace(b.out, floats)
-        b.block.remove_unused([b])
 
 
 def _is_transposed_product(b: Binding) -> bool:

@@ -16,6 +16,7 @@ from onnx import GraphProto
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpointing.choice import Choice
 from onnxgrad.grad.differentiation import Gradient, differentiate
+from onnxgrad.grad.integer_moves import move_integers
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.stops import Stop
 from onnxgrad.grad.weights.folded import folded_note, unnamed_note
@@ -358,6 +359,8 @@ def _with_update(
     scales = ahead.scales.values()
     block.inputs = [v for v in block.inputs if v.use_count or v.name not in scales]
     trained = [*(p.name for p in parameters), *(s.name for s in applied.statistics)]
+    for graph in (program, ahead.evaluation):
+        move_integers(graph)
     of_loss = 1 + len(summed(ahead.sums))
     ask_for(ahead.evaluation.main, trained)
     running = [fed_of(values[s.name], "statistic", s.next) for s in applied.statistics]

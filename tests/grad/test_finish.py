@@ -230,7 +230,7 @@ def test_a_number_of_a_rule_goes_into_what_makes_the_adjoint() -> None:
 def test_integers_are_transposed_before_they_are_dequantised(
     scale: str, zero: str, opset: int
 ) -> None:
-    """onnxruntime 1.31 and 1.32 refuse to load the other order from opset 21 on."""
+    """onnxruntime 1.31 and 1.32 refuse to load the other order from opset 21 on, for one scale."""
     net = parse(
         f"g (int8[N,4] q, float[4,3] w) => (float[N,3] y) <{scale}, {zero}> "
         "{ d = DequantizeLinear <axis = 1> (q, s, z) y = MatMul (d, w) }",
@@ -238,7 +238,7 @@ def test_integers_are_transposed_before_they_are_dequantised(
     )
     found = gradient(net, "w", adjoint="input")
     (turned,) = (n for n in found.graph.node if n.op_type == "Transpose")
-    assert turned.input[0] == ("d" if opset < 21 else "q")
+    assert turned.input[0] == ("d" if opset < 21 or "[4]" in scale else "q")
     q, g = np.arange(-4, 4, dtype=np.int8).reshape(2, 4), np.ones((2, 3), np.float32)
     feeds = {"q": q, "w": np.zeros((4, 3), np.float32), "y_grad": g}
     s, z = (numpy_helper.to_array(t) for t in net.graph.initializer)
