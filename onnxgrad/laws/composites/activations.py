@@ -78,14 +78,22 @@ def hard_sigmoid(x: Var, low: Var, high: Var, root: Binding) -> Any:
 
 
 _HARD = P.HardSigmoid(y, alpha=capture("alpha"), beta=0.5).only
+_WEIGHED = P.Mul(x, _CLIPPED).only
+_SIXTH_OF_WEIGHED = P.Div(_WEIGHED, near(6.0, "six")) | P.Mul(_WEIGHED, near(1 / 6, "sixth"))
 
 
-@rewrite(
-    P.Mul(x, _HARD)
-    | P.Div(P.Mul(x, _CLIPPED).only, near(6.0, "six"))
-    | P.Mul(P.Mul(x, _CLIPPED).only, near(1 / 6, "sixth")),
-    shrinks=count(),
-)
+@rewrite(_SIXTH_OF_WEIGHED, shrinks=count())
+def hard_swish_by_hard_sigmoid(x: Var, low: Var, high: Var, root: Binding) -> Any:
+    """x Clip(x + 3, 0, 6) / 6 = x HardSigmoid(x, alpha=1/6, beta=1/2), below the opset of
+    HardSwish
+    """
+    if root.version >= _HARD_SWISH[1] or not _from_0_to_6(low, high):
+        return None
+    require(root, _HARD_SIGMOID, x, _FLOAT)
+    return x * op.HardSigmoid(x, alpha=1 / 6, beta=0.5) if unchanged(x, root.out) else None
+
+
+@rewrite(P.Mul(x, _HARD) | _SIXTH_OF_WEIGHED, shrinks=count())
 def hard_swish(
     x: Var,
     root: Binding,
@@ -119,4 +127,6 @@ def softmax(x: Var, y: Var, largest: Binding, sum: Binding, root: Binding) -> An
     return op.Softmax(x, axis=-1)
 
 
-ACTIVATIONS = (gelu, gelu_by_tanh, hard_sigmoid, hard_swish, softmax)
+ACTIVATIONS = (
+    gelu, gelu_by_tanh, hard_sigmoid, hard_swish_by_hard_sigmoid, hard_swish, softmax
+)  # fmt: skip

@@ -52,6 +52,20 @@ def test_hard_swish(body: str, opset: int) -> None:
     done.prove()
 
 
+@pytest.mark.parametrize("body", HARD.values(), ids=HARD)
+@pytest.mark.parametrize("opset", [11, 13])
+def test_hard_swish_before_its_opset(body: str, opset: int) -> None:
+    done = raised(f"{HEAD} {{ {body} }}", opset=opset)
+    assert done.ops == ["HardSigmoid", "Mul"]
+    assert done.reasons("hard_swish") == [
+        f"HardSwish needs opset 14, the model has {opset}: raise it with --target-opset 14"
+    ]
+    done.prove()
+    feeds = {"x": special(2, 3, 8)}
+    want, got = (run(m, feeds, optimize=False)["y"] for m in (done.before, done.after))
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("last", ["y = Div(q, six)", "y = Mul(q, sixth)"])
 def test_hard_sigmoid(last: str) -> None:
     done = raised(f"{HEAD} {{ a = Add(x, three) q = Clip(a, zero, six) {last} }}", opset=13)
@@ -78,6 +92,8 @@ STAY = {
     "few digits": ("d = Div(x, rough) e = Erf(d) a = Add(e, one) m = Mul(x, a) y = Mul(m, half)", 20),
     "another x": ("z = Neg(x) d = Div(z, r2) e = Erf(d) a = Add(e, one) m = Mul(x, a) y = Mul(m, half)", 20),
     "clipped at 3": ("a = Add(x, three) q = Clip(a, zero, three) m = Mul(x, q) y = Div(m, six)", 20),
+    "clipped at 3, before HardSwish": ("a = Add(x, three) q = Clip(a, zero, three) m = Mul(x, q) y = Div(m, six)", 13),
+    "weighed by another": ("z = Neg(x) a = Add(x, three) q = Clip(a, zero, six) m = Mul(z, q) y = Div(m, six)", 13),
     "no lower bound": ("a = Add(x, three) q = Clip(a, , six) m = Mul(x, q) y = Div(m, six)", 20),
     "HardSigmoid of another": ("z = Neg(x) d = HardSigmoid <alpha = 0.16666667> (z) y = Mul(x, d)", 20),
     "HardSigmoid's default": ("d = HardSigmoid (x) y = Mul(x, d)", 20),
@@ -90,6 +106,7 @@ STAY = {
 def test_what_means_something_else_stays(body: str, opset: int) -> None:
     done = raised(f"{HEAD} {{ {body} }}", opset=opset)
     assert not {"Gelu", "HardSwish", "Softmax"} & set(done.ops)
+    assert body.count("HardSigmoid") == done.count("HardSigmoid")
 
 
 def test_what_others_read_stays() -> None:
