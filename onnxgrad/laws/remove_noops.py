@@ -337,6 +337,7 @@ NEUTRAL_ELEMENTS = [
 
 
 _LAYERS = ("RNN", "GRU", "LSTM")
+_QUANTIZED_LAYER = ("com.microsoft", "DynamicQuantizeLSTM")
 _INITIAL_H, _INITIAL_C = 5, 6
 
 
@@ -377,16 +378,21 @@ INITIAL_STATES = Measure(
     lambda block: sum(
         v is not None
         for b in block.walk()
-        if b.op in _LAYERS and not b.domain
+        if (b.op in _LAYERS and not b.domain) or (b.domain, b.op) == _QUANTIZED_LAYER
         for v in b.inputs[_INITIAL_H : _INITIAL_C + 1]
     ),
 )
-_LAYER = P.any_of(*_LAYERS)(x, w, r, b.maybe, lens.maybe, h.maybe, c.maybe, p.maybe)
+_OPERANDS = (x, w, r, b.maybe, lens.maybe, h.maybe, c.maybe, p.maybe)
+_QUANTA = capture("w_scale w_zero r_scale r_zero")
+_LAYER = P.any_of(*_LAYERS)(*_OPERANDS) | P.domain("com.microsoft").DynamicQuantizeLSTM(
+    *_OPERANDS, *_QUANTA
+)
 
 
 @rewrite(_LAYER, shrinks=INITIAL_STATES)
 def initial_state_of_zeros(x: Var, r: Var, root: Binding) -> Any:
-    """LSTM(x, W, R, B, lens, 0, 0, P) = LSTM(x, W, R, B, lens, , , P), and so for RNN and GRU.
+    """LSTM(x, W, R, B, lens, 0, 0, P) = LSTM(x, W, R, B, lens, , , P), and so for RNN, GRU and
+    DynamicQuantizeLSTM.
 
     An omitted state is zero. PyTorch's older exporter writes a chain of shape nodes for the zeros
     of every layer.
@@ -408,7 +414,8 @@ def _of_state(x: Var, r: Var, root: Binding) -> Shape | None:
     """(directions, batch, hidden), or with `layout` 1 (batch, directions, hidden)."""
     if x.shape is None or r.shape is None or len(x.shape) != 3 or len(r.shape) != 3:
         return None
-    directions, _, hidden = r.shape
+    directions, *rest = r.shape
+    hidden = rest[0] if root.domain else rest[1]  # the quantised layer has R transposed
     if root.attr("layout"):
         return (x.shape[0], directions, hidden)
     return (directions, x.shape[1], hidden)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from tests.helpers import ROOT
+from tests.laws.quantized.test_lstm import STATE, feeds_of, lstm, quantised
 from tests.rewriting import Done, apply, assert_same_bits, rewritten
 
 HIDDEN, INPUT, STEPS = 4, 3, 5
@@ -148,6 +151,32 @@ def test_a_constant_stays_where_it_may_be_trained() -> None:
     found = constants("GRU", h=np.zeros((1, 2, HIDDEN), np.float32))
     done = rewritten(text("GRU", "", "h").replace("B", "2"), "remove-noops{floats=false}", found)
     assert not done.fired("initial_state_of_zeros")
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("zeros", [True, False], ids=["of the batch", "of another batch"])
+def test_the_quantised_layer(direction: str, zeros: bool, tmp_path: Path) -> None:
+    """Its R is transposed; peepholes and scales keep their places."""
+    model = quantised(lstm(direction, full=True), tmp_path, "s8")
+    graph, directions = model.graph, 1 + (direction == "bidirectional")
+    for name in ("h", "c"):
+        graph.input.remove(next(v for v in graph.input if v.name == name))
+    sizes = {"rows": [directions], "units": [STATE], "three": [directions, 3, STATE]}
+    graph.initializer.extend(
+        numpy_helper.from_array(np.array(v, np.int64), n) for n, v in sizes.items()
+    )
+    made = [
+        helper.make_node("Shape", ["x"], ["batch"], start=1, end=2),
+        helper.make_node("Concat", ["rows", "batch", "units"], ["size"], axis=0),
+        *(helper.make_node("ConstantOfShape", ["size" if zeros else "three"], [n]) for n in "hc"),
+    ]
+    graph.node.MergeFrom([*made, graph.node.pop()])
+    done = apply(model, "remove-noops,remove-unused")
+    if not zeros:
+        assert not done.fired("initial_state_of_zeros")
+        return
+    assert done.ops == ["DynamicQuantizeLSTM"]
+    assert_same_bits(done, **feeds_of(model))
 
 
 def test_an_exported_network() -> None:

@@ -135,6 +135,17 @@ def _turned(v: Var, swaps: int) -> TensorType:
     return TensorType(v.dtype, shape)
 
 
+def _dynamic_lstm(c: Call) -> _Results:
+    """(steps, directions, batch, hidden), and the last state and cell without steps; R is
+    (directions, hidden, 4 hidden).
+    """
+    r = c.operand(2)
+    steps, batch, _ = _shape(c.x, 3) or (None, None, None)
+    directions, hidden, _ = _shape(r, 3) or (None, c.attr("hidden_size", 0) or None, None)
+    state = TensorType(c.x.dtype, (directions, batch, hidden))
+    return [TensorType(c.x.dtype, (steps, directions, batch, hidden)), state, state]
+
+
 _AS_FIRST = (
     "BiasAdd", "BiasGelu", "FastGelu", "Gelu", "LayerNormalization", "MoE", "QMoE", "QuickGelu",
     "RotaryEmbedding", "SimplifiedLayerNormalization",
@@ -145,6 +156,7 @@ RULES: dict[str, _Rule] = {
     **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _blocks),
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _product),
     "DequantizeLinear": _of_dtype_of(1),
+    "DynamicQuantizeLSTM": _dynamic_lstm,
     "QuantizeLinear": _of_dtype_of(2),
     "FusedConv": lambda c: [TensorType(c.x.dtype, of_conv(c))],
     "GatherBlockQuantized": _gather_blocks,

@@ -168,7 +168,8 @@ def again(
     before = at.sources
     at.sources = [*before, b]
     try:
-        return emit(b.op, inputs, attrs if outputs is None else {**attrs, "outputs": outputs})
+        wanted = attrs if outputs is None else {**attrs, "outputs": outputs}
+        return emit(b.op, inputs, wanted, domain=b.domain)
     finally:
         at.sources = before
 

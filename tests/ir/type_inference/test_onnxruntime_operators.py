@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 from onnxgrad.ir.load import load
 from onnxgrad.ir.type_inference.onnxruntime_operators import RULES
 from onnxgrad.ir.types import TensorType, numpy_dtype
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.language_models import ARCHITECTURES, WEIGHTS, Architecture, LanguageModel, Weights
 from tests.laws.bodies.test_lowering import CALLS, Made, op_of, value
+from tests.laws.quantized.test_lstm import feeds_of, lstm, quantised
 
 # their sizes follow from elements of operands, or a rank is missing
 OPEN = {"GroupQueryAttention", "MultiHeadAttention"}
@@ -61,8 +64,20 @@ def test_types_are_those_of_a_run(made: Made) -> None:
 
 
 def test_the_table_is_tested() -> None:
-    lacking = {"BiasAdd", "QMoE", "QuantizeLinear", "DequantizeLinear"}
+    lacking = {"BiasAdd", "QMoE", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLSTM"}
     assert RULES.keys() - {op_of(made) for made in TYPED} <= lacking
+
+
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_the_quantised_recurrent_layer(direction: str, tmp_path: Path) -> None:
+    model = quantised(lstm(direction, full=True), tmp_path, "u8")
+    feeds = feeds_of(model)
+    found = fits(model, feeds, run(model, feeds))
+    directions = 1 + (direction == "bidirectional")
+    assert [str(found[name]) for name in ("y", "cell")] == [
+        f"f32[12,{directions},N,16]",
+        f"f32[{directions},N,16]",
+    ]
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
