@@ -80,7 +80,7 @@ from onnxgrad.training import Trainer, fit, training_step
 from onnxgrad.verify import Report, RunFailed, Unsupported
 from onnxgrad.verify.bench import BenchReport
 from onnxgrad.verify.reference.user_operators import kernel
-from onnxgrad.verify.running.session import custom_ops
+from onnxgrad.verify.running.libraries import custom_ops
 from onnxgrad.version import __version__
 
 __all__ = [

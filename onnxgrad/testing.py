@@ -12,7 +12,7 @@ from onnxgrad.options import known_keywords
 from onnxgrad.passes.base import PASSES
 from onnxgrad.verify.reference.kernels import KERNELS, WHY
 from onnxgrad.verify.reference.user_operators import OWN
-from onnxgrad.verify.running.session import LIBRARIES
+from onnxgrad.verify.running.libraries import LIBRARIES
 
 
 @known_keywords

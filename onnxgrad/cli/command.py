@@ -10,7 +10,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_reports, protected
 from onnxgrad.passes.user_laws import run_plugins
 from onnxgrad.verify.blame import blamed
-from onnxgrad.verify.running.session import custom_ops
+from onnxgrad.verify.running.libraries import custom_ops
 
 __all__ = ["blamed", "carry_out"]
 

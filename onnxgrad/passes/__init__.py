@@ -1,6 +1,6 @@
-"""The passes: tables of rewrite rules in `rule_passes.py`, every other pass in a file of its name,
-presets, and the pipeline that runs them. Importing the package imports every module, which
-registers its passes.
+"""The passes: tables of rewrite rules in `rule_passes.py` and `combine_parallel.py`, every other
+pass in a file of its name, presets, and the pipeline that runs them. Importing the package imports
+every module, which registers its passes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from onnxgrad.report.parts import Part, Text, cell, first_of, line, number, share_text, table
 from onnxgrad.verify import Difference, Report
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED
-from onnxgrad.verify.report import WITHIN, Check, Layers, elements
+from onnxgrad.verify.evidence import Layers
+from onnxgrad.verify.report import WITHIN, Check, elements
 from onnxgrad.wording import counted
 
 _STYLES = {EQUAL: "bold green", WITHIN: "bold green", DIFFERENT: "bold red", NOT_PROVED: "bold red"}

@@ -9,10 +9,13 @@ here (`Each`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.binding import Binding
@@ -23,7 +26,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.rewrite.attempt import Attempt, closes_cycle, replacements
 from onnxgrad.rewrite.combine import independent
-from onnxgrad.rewrite.match import at_member, earlier_lists, match_binding, reader_of
+from onnxgrad.rewrite.match import at_member, earlier_lists, gather, match_binding, reader_of
 from onnxgrad.rewrite.pattern import (
     Call,
     Capture,
@@ -31,8 +34,6 @@ from onnxgrad.rewrite.pattern import (
     Each,
     Either,
     Pattern,
-    forms,
-    gather,
 )
 from onnxgrad.rewrite.slips import guarded, slip
 from onnxgrad.rewrite.trace import Decline, Trace, decline
@@ -354,3 +355,38 @@ def _mapping(answer: Any, matched: Matched) -> Mapping[Var, Var]:
 
 def _flat(values: Iterable[Any]) -> list[Var]:
     return [v for value in values for v in (value if isinstance(value, list) else [value])]
+
+
+def forms(roots: Sequence[Pattern], told_apart: Collection[Pattern]) -> list[Hashable]:
+    """Returns one form for each root. Roots of equal form are interchangeable. A root that contains
+    one of `told_apart` is interchangeable with none.
+    """
+    around = [dict.fromkeys(root.walk()) for root in roots]
+    times = Counter(key for found in around for key in {p.key for p in found})
+    # a capture or a pattern that occurs in several roots is shared by them
+    shared = {key for key, n in times.items() if n > 1}
+    alike = [_form(root, shared, {}) for root in roots]
+    return [
+        (i, form) if any(p in told_apart for p in found) else form
+        for i, (form, found) in enumerate(zip(alike, around, strict=True))
+    ]
+
+
+def _form(value: Any, shared: Collection[Hashable], own: dict[Hashable, int]) -> Hashable:
+    """A pattern as nested tuples, in which its own captures are numbers in order of appearance."""
+    if isinstance(value, Pattern):
+        key: Hashable = value.key
+        if key in shared and not isinstance(value, Capture):
+            return key
+        called = key if key in shared else own.setdefault(key, len(own))
+        inside = (
+            _form(getattr(value, f.name), shared, own)
+            for f in fields(value)
+            if f.name not in ("name", "label")
+        )
+        return (type(value).__name__, called, *inside)
+    if isinstance(value, tuple):
+        return tuple(_form(item, shared, own) for item in value)
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    return value if isinstance(value, Hashable) else repr(value)

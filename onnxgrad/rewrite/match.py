@@ -25,7 +25,6 @@ from onnxgrad.rewrite.pattern import (
     Literal,
     Not,
     Pattern,
-    gather,
     names_in,
 )
 
@@ -368,3 +367,18 @@ def _members(each: Each, inputs: Sequence[Var | None], found: Captured) -> Captu
             return None
         found, lists = gather(answer, found, lists, common)
     return {**found, **lists}
+
+
+def gather(
+    answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
+) -> tuple[Captured, dict[Any, list[Any]]]:
+    """Adds one member's captures: those in `common` to the captures of all members, the others to
+    their lists.
+    """
+    for name, value in answer.items():
+        if name not in found:
+            if name in common:
+                found = {**found, name: value}
+            else:
+                lists.setdefault(name, []).append(value)
+    return found, lists

@@ -9,8 +9,7 @@ both orders. A number or an array matches a constant of that value. `p | q` is a
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -399,53 +398,3 @@ def _operand(given: Any) -> Pattern | None:
 
 
 P: Any = _Operators()
-
-
-def gather(
-    answer: Captured, found: Captured, lists: dict[Any, list[Any]], common: set[str]
-) -> tuple[Captured, dict[Any, list[Any]]]:
-    """Adds one member's captures: those in `common` to the captures of all members, the others to
-    their lists.
-    """
-    for name, value in answer.items():
-        if name not in found:
-            if name in common:
-                found = {**found, name: value}
-            else:
-                lists.setdefault(name, []).append(value)
-    return found, lists
-
-
-def forms(roots: Sequence[Pattern], told_apart: Collection[Pattern]) -> list[Hashable]:
-    """Returns one form for each root. Roots of equal form are interchangeable. A root that contains
-    one of `told_apart` is interchangeable with none.
-    """
-    around = [dict.fromkeys(root.walk()) for root in roots]
-    times = Counter(key for found in around for key in {p.key for p in found})
-    # a capture or a pattern that occurs in several roots is shared by them
-    shared = {key for key, n in times.items() if n > 1}
-    alike = [_form(root, shared, {}) for root in roots]
-    return [
-        (i, form) if any(p in told_apart for p in found) else form
-        for i, (form, found) in enumerate(zip(alike, around, strict=True))
-    ]
-
-
-def _form(value: Any, shared: Collection[Hashable], own: dict[Hashable, int]) -> Hashable:
-    """A pattern as nested tuples, in which its own captures are numbers in order of appearance."""
-    if isinstance(value, Pattern):
-        key: Hashable = value.key
-        if key in shared and not isinstance(value, Capture):
-            return key
-        called = key if key in shared else own.setdefault(key, len(own))
-        inside = (
-            _form(getattr(value, f.name), shared, own)
-            for f in fields(value)
-            if f.name not in ("name", "label")
-        )
-        return (type(value).__name__, called, *inside)
-    if isinstance(value, tuple):
-        return tuple(_form(item, shared, own) for item in value)
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
-    return value if isinstance(value, Hashable) else repr(value)

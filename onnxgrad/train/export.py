@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from onnxgrad.ir.storage.weights_in_file import own_data, pieces
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.options import known_keywords
 from onnxgrad.train.integer_weights import as_integers
+from onnxgrad.transform.inference_mode import described, in_training_mode, to_inference
 from onnxgrad.wording import option
 
 KEY = "onnxgrad.trained"
@@ -44,6 +46,38 @@ _DATA = (
     "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data",
     "uint64_data", "external_data", "data_location",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """How a trained model is written: in inference mode, proved against what was evaluated, unless
+    the file stays in its training mode or has none.
+
+    how: entries of the metadata. finish: as for `export`. notes: what was switched.
+    """
+
+    how: Mapping[str, str] = field(default_factory=dict)
+    finish: Callable[[Program], Program] | None = None
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(model: Program, keep: bool, proof: Callable[[], Callable[[Program], None]]) -> Deployed:
+        """Returns how a trained model is written. `proof`: returns a function that raises NotProved
+        for a model that does not compute what was evaluated.
+        """
+        found = {} if keep else in_training_mode(to_proto(model))
+        if not found:
+            return Deployed()
+        prove = proof()
+
+        def finish(trained: Program) -> Program:
+            made, _ = to_inference(trained)
+            prove(made)
+            return made
+
+        kept = option("--keep-training-mode", "keep_training_mode=True")
+        note = f"{described(found)} switched to inference in the trained model; {kept} does not"
+        return Deployed({"mode": "inference"}, finish, (note,))
 
 
 @known_keywords
@@ -235,8 +269,8 @@ def _replace(tensor: TensorProto, name: str, value: Array, apart: dict[str, Arra
         apart[name] = value
         return
     new = numpy_helper.from_array(np.require(value, requirements="C"))
-    for field in _DATA:
-        tensor.ClearField(field)
+    for name in _DATA:
+        tensor.ClearField(name)
     tensor.raw_data = new.raw_data
 
 
@@ -269,8 +303,8 @@ def bare(model: ModelProto) -> bytes:
     for tensor in model.graph.initializer:
         copy_fields(tensor, bare.graph.initializer.add(), skip=_DATA)
     for tensor in external_data.tensors(bare):
-        for field in _DATA:
-            tensor.ClearField(field)
+        for name in _DATA:
+            tensor.ClearField(name)
     return bytes(bare.SerializeToString(deterministic=True))
 
 

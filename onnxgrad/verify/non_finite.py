@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from onnxgrad.verify.compare import Difference, compare, noise
+from onnxgrad.verify.evidence import NonFinite
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.interface import Demands
-from onnxgrad.verify.report import NonFinite
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.tolerance import in_onnxruntime, is_float

@@ -33,6 +33,7 @@ from onnxgrad.verify.custom_operators.boundaries import (
     around,
 )
 from onnxgrad.verify.custom_operators.result_types import CannotCut
+from onnxgrad.verify.evidence import Regions
 from onnxgrad.verify.exact.client import decide_models
 from onnxgrad.verify.feeds.declared_ranges import notes_on_ranges
 from onnxgrad.verify.float64_check import (
@@ -50,7 +51,7 @@ from onnxgrad.verify.output_dependencies import new_weights
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
 from onnxgrad.verify.random_operators import same_draws
 from onnxgrad.verify.regions.comparison import by_regions
-from onnxgrad.verify.report import Check, Regions, Report
+from onnxgrad.verify.report import Check, Report
 from onnxgrad.verify.request import Request, Stored, with_outputs
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.installed import title_of, too_old

@@ -13,12 +13,13 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.verify.compare import Difference, finite_elements, worst
+from onnxgrad.verify.evidence import Scales
 from onnxgrad.verify.feeds.edge_cases import FULL, Variation
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.proof_model import ProofModel
-from onnxgrad.verify.report import Case, Scales
+from onnxgrad.verify.report import Case
 from onnxgrad.verify.request import Settings
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session

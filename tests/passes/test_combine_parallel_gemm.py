@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxgrad.passes.rule_passes import combine_parallel_gemm
+from onnxgrad.passes.combine_parallel import combine_parallel_gemm
 from tests.helpers import parse, unindented
 from tests.rewriting import Done, apply, assert_same_results, model_of, weights
 

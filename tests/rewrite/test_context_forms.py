@@ -11,8 +11,8 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
 from onnxgrad.rewrite import context
-from onnxgrad.rewrite.context import Matched, PatternContext, rewrite_bindings, rewrite_call
-from onnxgrad.rewrite.pattern import Each, P, capture, forms
+from onnxgrad.rewrite.context import Matched, PatternContext, forms, rewrite_bindings, rewrite_call
+from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import Trace, decline
 from onnxgrad.rewrite.worklist import count
 from onnxgrad.verify import run

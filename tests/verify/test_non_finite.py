@@ -12,9 +12,10 @@ from onnxgrad.report.html.page import proof_verdict
 from onnxgrad.report.parts import Text
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify import verify
+from onnxgrad.verify.evidence import NonFinite
 from onnxgrad.verify.feeds.edge_cases import Variation
 from onnxgrad.verify.feeds.generate import Feeder
-from onnxgrad.verify.report import NonFinite, Report
+from onnxgrad.verify.report import Report
 from tests.helpers import parse
 
 

@@ -11,7 +11,7 @@ import pytest
 import onnxgrad
 from onnxgrad.errors import NotProved
 from onnxgrad.verify import verify
-from onnxgrad.verify.report import Scales
+from onnxgrad.verify.evidence import Scales
 from tests.rewriting import model_of
 
 RNG = np.random.default_rng(0)

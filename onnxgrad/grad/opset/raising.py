@@ -26,10 +26,11 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import is_of_onnxruntime
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant, emitting
-from onnxgrad.ir.function_bodies import called, changes_meaning, functions_callees_first
+from onnxgrad.ir.function_bodies import called, functions_callees_first
 from onnxgrad.ir.identity_barrier import insert_barrier, remove_barrier
 from onnxgrad.ir.load import load
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.opset_changes import changes_meaning
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.protobufs import copy_of, every_node
 from onnxgrad.ir.save import to_proto

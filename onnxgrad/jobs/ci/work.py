@@ -59,8 +59,8 @@ from onnxgrad.passes.user_laws import run_plugins
 from onnxgrad.rewrite.exact_record import RewriteNotExact
 from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.compare import DIFFERENT
+from onnxgrad.verify.running.libraries import custom_ops
 from onnxgrad.verify.running.process_limits import bounding_us
-from onnxgrad.verify.running.session import custom_ops
 from onnxgrad.vocabulary import LintLevel
 from onnxgrad.wording import in_a_recipe
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ from onnxgrad.jobs.training.declarations import (
     TrainerOptions,
 )
 from onnxgrad.jobs.training.step import make_step
-from onnxgrad.jobs.training.trainer import Deployed, TrainingLoop, proof_of
+from onnxgrad.jobs.training.trainer import TrainingLoop, proof_of
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached, current, limited
 from onnxgrad.results import Rendered
 from onnxgrad.train.array_files import read_npz
@@ -36,7 +37,7 @@ from onnxgrad.train.callbacks import Callback, Event, History, check_needs, chec
 from onnxgrad.train.data import without_unread
 from onnxgrad.train.engines.session import give_back
 from onnxgrad.train.evaluation import tables
-from onnxgrad.train.export import export
+from onnxgrad.train.export import Deployed, export
 from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import Loss, parse_loss
 from onnxgrad.train.losses.weighting import BALANCED, balanced, in_file, is_balanced
@@ -230,7 +231,9 @@ def fit(
             if hooks.write is None:
                 weights, made = trainer.agree((weights, made))
             into = with_subgraphs(original, task.manifest)
-            form = Deployed.of(trainer, into, weights, options.keep_training_mode)
+            form = Deployed.of(
+                into, options.keep_training_mode, partial(proof_of, trainer, into, weights)
+            )
             notes = (*notes, *form.notes)
             del trainer  # frees gradients and states, too
             give_back(task.manifest.elements)

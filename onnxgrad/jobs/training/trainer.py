@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -62,7 +62,7 @@ from onnxgrad.train.engines.base import ending_together
 from onnxgrad.train.engines.choice import open_engine
 from onnxgrad.train.engines.session import checked, give_back, open_session
 from onnxgrad.train.evaluation import Shown, evaluated, predicted
-from onnxgrad.train.export import export
+from onnxgrad.train.export import Deployed, export
 from onnxgrad.train.labels import Labels
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.metrics import metrics_from
@@ -71,7 +71,6 @@ from onnxgrad.train.schedules import ReduceOnPlateau, finite_rate, rate_from, ra
 from onnxgrad.train.standardization import with_subgraphs
 from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.step_folder import opened_step
-from onnxgrad.transform.inference_mode import described, in_training_mode, to_inference
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.wording import counted, option
 
@@ -356,7 +355,9 @@ class TrainingLoop(HeldValues):
         """Returns the model with the trained weights, in the type you passed in, or writes it."""
         weights, how = self.trained(options)
         into: Any = with_subgraphs(model, self.task.manifest)
-        deployed = Deployed.of(self, into, weights, options.keep_training_mode)
+        deployed = Deployed.of(
+            into, options.keep_training_mode, partial(proof_of, self, into, weights)
+        )
         repairs, how = self.task.manifest.repairs, {**how, **deployed.how}
         more: Any = {"repairs": repairs, "path": options.path, "finish": deployed.finish}
         made = export(into, weights, how, **more)
@@ -420,35 +421,3 @@ def proof_of(
     feeds = checked({fed.name: rows[fed.name] for fed in read}, read)
     shown = Shown.of(session, feeds, {n: a for n, a in weights.items() if n in taken})
     return lambda made: shown.check(open_model(made))
-
-
-@dataclass(frozen=True)
-class Deployed:
-    """How a trained model is written: in inference mode, proved against what was evaluated, unless
-    the file stays in its training mode or has none.
-
-    how: entries of the metadata. finish: as for `export`. notes: what was switched.
-    """
-
-    how: Mapping[str, str] = field(default_factory=dict)
-    finish: Callable[[Program], Program] | None = None
-    notes: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(
-        trainer: TrainingLoop, model: Program, weights: Mapping[str, Array], keep: bool
-    ) -> Deployed:
-        """Returns how a model is written with these weights of the trainer."""
-        found = {} if keep else in_training_mode(to_proto(model))
-        if not found:
-            return Deployed()
-        prove = proof_of(trainer, model, weights)
-
-        def finish(trained: Program) -> Program:
-            made, _ = to_inference(trained)
-            prove(made)
-            return made
-
-        kept = option("--keep-training-mode", "keep_training_mode=True")
-        note = f"{described(found)} switched to inference in the trained model; {kept} does not"
-        return Deployed({"mode": "inference"}, finish, (note,))

@@ -23,12 +23,12 @@ from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.types import Array
 from onnxgrad.train.manifest import Fed
 from onnxgrad.verify.running.child_sessions import preload
+from onnxgrad.verify.running.libraries import register
 from onnxgrad.verify.running.session import (
     PROVIDER_OPTIONS,
     RuntimeMissing,
     cannot_preload,
     how_to_get,
-    register,
 )
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import NO_ONNXRUNTIME, option

@@ -20,6 +20,7 @@ from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.limits import LimitReached
 from onnxgrad.verify.compare import Difference, base_name, compare, is_non_finite, noise, worst
+from onnxgrad.verify.evidence import Layer, Layers
 from onnxgrad.verify.interface import Correspondence, Demands
 from onnxgrad.verify.layers.pairs import (
     QUANTISES,
@@ -34,7 +35,6 @@ from onnxgrad.verify.onnxruntime_check import as_computed
 from onnxgrad.verify.output_dependencies import Marks, float_types, gathered
 from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import Float64
-from onnxgrad.verify.report import Layer, Layers
 from onnxgrad.verify.request import Request, Settings
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session

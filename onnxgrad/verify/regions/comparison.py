@@ -18,12 +18,13 @@ from onnxgrad.errors import CannotRun, OnnxgradError
 from onnxgrad.ir.protobufs import copy_of, operator, weight_elements
 from onnxgrad.limits import LimitReached
 from onnxgrad.verify.compare import DIFFERENT, Difference, base_name, noise, worst
+from onnxgrad.verify.evidence import Regions
 from onnxgrad.verify.feeds.proof_cases import Results
 from onnxgrad.verify.float64_check import PERTURBED_RUNS, Oracle
 from onnxgrad.verify.onnxruntime_check import as_computed
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.regions.cuts import Cut, Side, cut_models, given_name, paired
-from onnxgrad.verify.report import Check, Regions, Report
+from onnxgrad.verify.report import Check, Report
 from onnxgrad.verify.request import Request
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session

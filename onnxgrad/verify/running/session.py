@@ -1,15 +1,13 @@
-"""Models loaded by onnxruntime in a pooled child process, with the user's custom operators."""
+"""Models loaded by onnxruntime in a pooled child process."""
 
 from __future__ import annotations
 
 import functools
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,50 +15,16 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
-from onnxgrad.options import known_keywords
 from onnxgrad.verify.proof_model import Model, sendable, source_of
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held, needs_more_memory
 from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.device_memory import peak_on_device
 from onnxgrad.verify.running.kernel_versions import Kernels
+from onnxgrad.verify.running.libraries import LIBRARIES, cannot_load
 from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.vocabulary import MOST_THREADS, PROVIDERS
-from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install, option
-
-LIBRARIES: dict[str, None] = {}
-
-
-@known_keywords
-def custom_ops(path: str | os.PathLike[str]) -> None:
-    """Makes onnxruntime load a library of custom operators
-    (SessionOptions.register_custom_ops_library) for every model that it runs: in proofs,
-    `check_gradient`, benchmarks and training.
-
-    The library is native code and runs with your rights: in child processes, and in this process
-    for a `Trainer`. `onnxgrad.temporary_rules` forgets it afterwards. Raises InputError if the file
-    does not exist. A library that onnxruntime cannot load raises an error when a model runs.
-    """
-    found = Path(path).absolute()
-    if not found.is_file():
-        raise InputError(f"{option('--custom-ops', 'custom_ops:')} {path}: no such file")
-    LIBRARIES[str(found)] = None
-
-
-def cannot_load(library: str, why: str) -> InputError:
-    """Returns the error for a library that onnxruntime refuses."""
-    return InputError(f"onnxruntime cannot load the custom operators of {library}: {why}")
-
-
-def register(options: Any) -> None:
-    """Registers the libraries in onnxruntime's session `options`, in this process. Raises
-    InputError if onnxruntime cannot load one.
-    """
-    for library in LIBRARIES:
-        try:
-            options.register_custom_ops_library(library)
-        except Exception as error:  # onnxruntime's own class
-            raise cannot_load(library, " ".join(str(error).split())) from error
+from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install
 
 
 class RuntimeMissing(InputError):

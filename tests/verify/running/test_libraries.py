@@ -14,7 +14,8 @@ import pytest
 import onnxgrad
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.verify.running.session import LIBRARIES, custom_ops, run
+from onnxgrad.verify.running.libraries import LIBRARIES, custom_ops
+from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
 INVERSE = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]>
