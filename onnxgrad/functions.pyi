@@ -13,13 +13,13 @@ from onnxgrad.jobs.declarations import Edits
 from onnxgrad.jobs.declarations import Half
 from onnxgrad.jobs.declarations import Other
 from onnxgrad.jobs.gradient_declarations import Checkpoints
-from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.kinds import Checks
 from onnxgrad.jobs.kinds import InputKind
 from onnxgrad.jobs.kinds import Lints
+from onnxgrad.jobs.kinds import LossLike
 from onnxgrad.jobs.kinds import Masks
 from onnxgrad.jobs.kinds import Memory
 from onnxgrad.jobs.kinds import Names

@@ -6,13 +6,13 @@ from onnx import ModelProto
 from onnxgrad.ir.load import M
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.jobs.gradient_declarations import Keeps
-from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.gradient_declarations import Targets
 from onnxgrad.jobs.kinds import Checks
 from onnxgrad.jobs.kinds import Constants
 from onnxgrad.jobs.kinds import Entries
 from onnxgrad.jobs.kinds import Extends
 from onnxgrad.jobs.kinds import InputKind
+from onnxgrad.jobs.kinds import LossLike
 from onnxgrad.jobs.kinds import Masks
 from onnxgrad.jobs.kinds import Memory
 from onnxgrad.jobs.kinds import Names

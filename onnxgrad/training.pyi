@@ -9,9 +9,9 @@ from onnxgrad.ir.load import M
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.gradient_declarations import Checkpoints
-from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.kinds import Files
 from onnxgrad.jobs.kinds import Labels
+from onnxgrad.jobs.kinds import LossLike
 from onnxgrad.jobs.kinds import Memory
 from onnxgrad.jobs.kinds import Names
 from onnxgrad.jobs.kinds import Provider

@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import Message
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    numpy_helper,
+)
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
@@ -51,10 +59,15 @@ def graphs_of(node: NodeProto) -> list[GraphProto]:
     """The graphs that a node holds as attributes."""
     found = []
     for a in node.attribute:
-        if a.HasField("g"):
-            found.append(a.g)
-        found += a.graphs
+        if a.type not in _WITHOUT_GRAPHS:  # before the fields, whose access takes longer
+            if a.HasField("g"):
+                found.append(a.g)
+            found += a.graphs
     return found
+
+
+_A = AttributeProto
+_WITHOUT_GRAPHS = {*_A.AttributeType.values()} - {_A.UNDEFINED, _A.GRAPH, _A.GRAPHS}
 
 
 def every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import PRODUCTS, SPLIT, Bounds, Limits, Running
-from onnxgrad.jobs.kinds import Commas, Instance, Names, Positive, Seed, Sizes, Word
+from onnxgrad.jobs.kinds import Commas, Instance, LossLike, Names, Positive, Seed, Sizes, Word
 from onnxgrad.vocabulary import POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from onnxgrad.grad.checkpointing.recomputation import Checkpoint
-    from onnxgrad.ir.var import Var
-    from onnxgrad.train.losses.base import Loss
 
 
 class _Marks(Word):
@@ -48,7 +44,6 @@ Checkpoints: TypeAlias = (
     "Annotated[Annotated[Checkpoint, Instance('Checkpoint')] | Mapping[str, Sequence[Any]]"
     " | Sequence[str] | str | int, _Marks()]"
 )
-LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[..., Var]"
 Targets: TypeAlias = Annotated[str | int | Sequence[str | int], Word()]
 
 

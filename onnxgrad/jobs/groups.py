@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from onnxgrad.errors import InputError
@@ -194,13 +195,18 @@ class PartOf:
         or_true: bool = False,
         **parts: PartOf,
     ) -> None:
-        self.job, self.files, self.parts = job, files, parts
+        self.job, self.files, self.also, self.parts = job, files, also, parts
         if or_true:
             self.json, self.what = bool | dict[str, Any], "true or false or a table"
+
+    @cached_property
+    def known(self) -> list[str]:
+        """The keys of the table."""
+        job = self.job
         proof = {o.name for o in options_of(Proof)} if issubclass(job, Proof) else _OF_A_PROOF
         of_proof = proof | {o.name for o in options_of(Limits)} | {"verify"}
         own = (o.name for o in options_of(job) if o.name not in of_proof)
-        self.known = [*files, *own, *also, *parts]
+        return [*self.files, *own, *self.also, *self.parts]
 
     def check(self, value: Any, where: str) -> Any:
         if isinstance(value, bool):

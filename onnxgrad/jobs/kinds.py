@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.declared import DIGITS
@@ -15,6 +15,10 @@ from onnxgrad.limits import MOST_SECONDS, Interval, read_interval, read_size
 from onnxgrad.options import Named, Range, providers_of, several
 from onnxgrad.vocabulary import EVERY_READING, LINTS, MOST_THREADS, READINGS, LintLevel
 from onnxgrad.wording import did_you_mean
+
+if TYPE_CHECKING:
+    from onnxgrad.ir.var import Var
+    from onnxgrad.train.losses.base import Loss
 
 
 class Word:
@@ -269,6 +273,7 @@ class Instance:
         return value
 
 
+LossLike: TypeAlias = "str | Annotated[Loss, Instance('Loss')] | Callable[..., Var]"
 Text: TypeAlias = Annotated[str, _Text()]
 Names: TypeAlias = Annotated[str | Sequence[str], Named(), Word()]
 NamesByCommas: TypeAlias = Annotated[str | Sequence[str], Named(), Commas()]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from onnxgrad.jobs.declared import Declaration, option
-from onnxgrad.jobs.gradient_declarations import LossLike
 from onnxgrad.jobs.groups import Limits, Proof
 from onnxgrad.jobs.kinds import (
     Constants,
     Entries,
+    LossLike,
     Names,
     NamesByCommas,
     NewNodes,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
 from onnxgrad.jobs.declared import Declaration, option
-from onnxgrad.jobs.gradient_declarations import Checkpointing, Formulas, LossLike
+from onnxgrad.jobs.gradient_declarations import Checkpointing, Formulas
 from onnxgrad.jobs.groups import Running
-from onnxgrad.jobs.kinds import Instance, Names, Seed, Word
+from onnxgrad.jobs.kinds import Instance, LossLike, Names, Seed, Word
 from onnxgrad.jobs.training.kinds import ByGlob
 from onnxgrad.options import Range
 from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, SCHEDULES

@@ -154,10 +154,10 @@ class Counter(ABC):
 
     def state(self) -> dict[str, Any]:
         """Returns the attributes, with copies of those that `see` may change in place."""
-        return {k: deepcopy(v) if type(v) in _CHANGEABLE else v for k, v in vars(self).items()}
-
-
-_CHANGEABLE = (np.ndarray, dict)
+        return {
+            k: v.copy() if isinstance(v, np.ndarray) else deepcopy(v) if isinstance(v, dict) else v
+            for k, v in vars(self).items()
+        }
 
 
 class Branches(Counter):

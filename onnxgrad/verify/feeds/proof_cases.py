@@ -55,7 +55,8 @@ def jumps(model: ModelProto) -> bool:
 
 def small(model: ModelProto) -> bool:
     """True if a model is small enough for many runs in a proof."""
-    return sum(1 for _ in model_nodes(model)) <= _NODES and weight_elements(model.graph) <= _WEIGHTS
+    nodes = itertools.islice(model_nodes(model), _NODES + 1)
+    return len(list(nodes)) <= _NODES and weight_elements(model.graph) <= _WEIGHTS
 
 
 Results: TypeAlias = "dict[str, Value]"

@@ -67,15 +67,14 @@ def _ends(flow: DataFlow, name: str) -> Iterator[bool]:
 
 def _is_bounded(flow: DataFlow, node: onnx.NodeProto, scope: str) -> bool:
     """Whether constants of the model bound the results of a node."""
+    if node.op_type not in ("Cast", "Mod", "Clip"):
+        return node.op_type in _BOUNDED
+    attributes = {a.name: a.i for a in node.attribute}
+    if node.op_type == "Cast":
+        return attributes.get("to") == onnx.TensorProto.BOOL
     limits = [flow.scalar((scope, name)) for name in node.input[1:]]
     known = bool(limits) and None not in limits
-    attributes = {a.name: a.i for a in node.attribute}
-    return (
-        node.op_type in _BOUNDED
-        or (node.op_type == "Cast" and attributes.get("to") == onnx.TensorProto.BOOL)
-        or (node.op_type == "Mod" and known and not attributes.get("fmod"))
-        or (node.op_type == "Clip" and known and len(limits) > 1)
-    )
+    return known and (not attributes.get("fmod") if node.op_type == "Mod" else len(limits) > 1)
 
 
 def _results(flow: DataFlow) -> tuple[dict[Key, list[Key]], set[Key]]:

@@ -88,6 +88,7 @@ class Compiler(Protocol):
 class Step:
     """One node, ready to run. `captured`: the names that its subgraphs read. `dead`: the names that
     are dropped after it. `watch`: its coverage counters. `turns`: how often its subgraphs ran.
+    `bodies`: whether it has any.
     """
 
     call: Call
@@ -96,6 +97,7 @@ class Step:
     watch: Watch | None = None
     dead: tuple[str, ...] = ()
     turns: int = 0
+    bodies: bool = False
 
     @cached_property
     def reads(self) -> set[str]:
@@ -212,6 +214,7 @@ class Graph:
             self.owner.implementation(node, call, self.opsets),
             captured,
             watch=self.owner.targets.of.get(id(node)),
+            bodies=bool(subgraphs),
         )
 
     def _attribute(self, attribute: onnx.AttributeProto, subgraphs: list[Graph]) -> Any:
@@ -260,7 +263,6 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     operands = [env[name] for name in call.inputs]
     if clock.jitter and clock.everywhere and call.op_type in CONTRACTIONS:
         operands = [clock.perturb(value) for value in operands]
-    where = f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
     try:
         found = step.run(call, operands, clock)
         if clock.counting and step.watch is not None and step.watch.left:
@@ -268,16 +270,20 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     except Unsupported:
         raise
     except MemoryError as error:
-        raise Unsupported(f"{where}: out of memory") from error
+        raise Unsupported(f"{_where(call)}: out of memory") from error
     # numpy may raise anything on invalid shapes: the node has no result then
     except Exception as error:
         # onnx.reference raises this for a form that it lacks
         kind = Unsupported if isinstance(error, NotImplementedError) else NodeFailed
         reason = " ".join(str(error).split())[:300]
-        raise kind(f"{where}: {type(error).__name__}: {reason}") from error
+        raise kind(f"{_where(call)}: {type(error).__name__}: {reason}") from error
     if not clock.jitter or call.op_type not in clock.jittered:
         return (widen(value) for value in found)
     return (clock.perturb(widen(value), call.op_type) for value in found)
+
+
+def _where(call: Call) -> str:
+    return f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
 
 
 def _prepared(step: Step, env: Env, clock: Clock) -> Call:
@@ -291,7 +297,7 @@ def _prepared(step: Step, env: Env, clock: Clock) -> Call:
         call = replace(call, steps=False)
     if clock.constants is not None:
         call = replace(call, attributes=clock.constants.each(call.attributes, step))
-    if not any(isinstance(value, Graph) for value in call.attributes.values()):
+    if not step.bodies:
         return call
 
     def close(graph: Graph) -> Callable[..., tuple[Any, ...]]:
