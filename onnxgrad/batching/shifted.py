@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from onnxgrad.batching.along_axes import OVER_AXES, UNARY, axes_of
 from onnxgrad.batching.elementwise_and_products import check_broadcasting, indices_of
-from onnxgrad.batching.layout import Refused, Size, known
+from onnxgrad.batching.layout import FRONT, Refused, Size, known
 from onnxgrad.batching.registry import shifted
 from onnxgrad.batching.site import Site
 from onnxgrad.ir.axis_maps import flattens
@@ -91,14 +91,13 @@ def einsum(at: Site) -> None:
 def reduction(at: Site) -> None:
     """Over the axes of one row."""
     at.only_first()
-    x = at.front(0)
     given = at.operand(1)
     if given is not None and given.const is None:
         computed = at.inner_axes(1, at.rank(0))
         if computed is not None:
-            at.back(at.again(x, computed))
+            at.back(at.again(at.front(0), computed))
             return
-    axes = [a + 1 for a in axes_of(at)]
+    x, axes = _apart(at, axes_of(at))
     kept = {}
     if not axes:  # ReduceL2 is Abs then: over a new axis of size 1
         axes, kept = [at.rank(0) + 1], {"keepdims": 0}
@@ -109,6 +108,18 @@ def reduction(at: Site) -> None:
         at.back(at.again(x, np.array(axes, np.int64), axes=None, **kept))
     else:
         at.back(at.again(x, axes=axes, **kept))
+
+
+def _apart(at: Site, over: list[int]) -> tuple[Var, list[int]]:
+    """Returns the operand with the rows in front, and the axes to reduce. Rows on an axis of size 1
+    that is reduced stay there, and the other axes are reduced: one axis more of size 1 makes
+    onnxruntime add element by element, which is slower and has ten times the error.
+    """
+    x, others = at.operand(0), sorted({*over} - {0})
+    dropped = at.first() == FRONT and 0 in over and at.sizes(0)[0] == 1
+    if x is not None and dropped and others and not at.attr("keepdims", 1):
+        return x, others
+    return at.front(0), [a + 1 for a in over]
 
 
 @shifted("Softmax LogSoftmax Hardmax")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import ModelProto
 
-from onnxgrad.errors import CannotRun, NotProved
+from onnxgrad.errors import CannotRun, InputError, NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
@@ -67,6 +67,7 @@ from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.feeds.proof_cases import runnable
 from onnxgrad.verify.rows.proof import RowProof
 from onnxgrad.verify.running.session import run
+from onnxgrad.wording import option
 
 _SAMPLE = 8  # values of a proof; a check looks at all
 
@@ -263,6 +264,18 @@ def _with_loss(program: Program, options: Any) -> tuple[Program, Any]:
     """
     floats = [v.name for v in program.main.inputs if v.dtype in FLOAT_DTYPES and not v.initializer]
     found = with_loss(program, options.loss)
+    outputs = [v.name for v in found.program.main.outputs]
+    same = {
+        found.loss,
+        str(outputs.index(found.loss)),
+        str(outputs.index(found.loss) - len(outputs)),
+    }
+    if options.target is not None and not same & {str(t) for t in np.ravel(options.target)}:
+        named = option("--loss 'cross_entropy{output=NAME}'", "loss='cross_entropy{output=NAME}'")
+        raise InputError(
+            f"{option('--target', 'target=')} beside a loss: the loss is the target; to name the "
+            f"output that it reads, write {named}"
+        )
     given = {"loss": None, "target": found.loss if options.target is None else options.target}
     if options.wrt is None:
         given["wrt"] = floats or None

@@ -211,7 +211,8 @@ class BindDefaults(Pass):
         program.ir_version = max(program.ir_version, _WEIGHTS_ARE_NO_INPUTS)
         number = _bind(program)
         trace.fired("bind_defaults", f"{number} of {program.main.name}", count=number)
-        weights = f"{counted(number, 'input')} with an initializer became constants"
+        made = "a constant" if number == 1 else "constants"
+        weights = f"{counted(number, 'input')} with an initializer became {made}"
         why = ", because no caller can override these below IR 4" if old else ""
         trace.notes[f"{weights}{why}"] = None
 

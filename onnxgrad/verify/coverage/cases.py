@@ -169,9 +169,14 @@ class Cases:
         """Adds a case with one large element in each row of the inputs, the others 0."""
         feeds = self._feeds(self._plan, self.seeds[0])
         for name, value in feeds.items():
-            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim:
+            if (
+                isinstance(value, np.ndarray)
+                and value.dtype.kind == "f"
+                and value.ndim
+                and value.size
+            ):
                 rows = np.zeros_like(value).reshape(-1, value.shape[-1])
-                places = np.arange(len(rows)) % max(value.shape[-1], 1)
+                places = np.arange(len(rows)) % value.shape[-1]
                 rows[np.arange(len(rows)), places] = _SPIKE
                 ends = self.feeder.limits(name, self._plan)
                 feeds[name] = np.clip(rows, *ends).astype(value.dtype).reshape(value.shape)

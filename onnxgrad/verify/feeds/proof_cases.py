@@ -295,15 +295,17 @@ def _running(
     if not good and first is not None:
         if first.limit:
             raise first
-        raise CannotRun(
-            f"the original model does not run on generated inputs: {first.reason}; "
-            f"{_advice(feeder.model)}"
-        ) from first
+        raise CannotRun(_refused(feeder.model, first)) from first
     return good
 
 
-def _advice(model: onnx.ModelProto) -> str:
+def _refused(model: onnx.ModelProto, error: RunFailed) -> str:
+    if error.stage == "load":  # whatever the inputs
+        return f"the original model does not load in onnxruntime: {error.reason}"
     name = model.graph.input[0].name if model.graph.input else "NAME"
     symbols = list(roles(model.graph))[:4]
     sizes = f" or sizes with {dim_option(*symbols)}" if symbols else ""
-    return f"pass real inputs with {input_option(name)}{sizes}"
+    return (
+        f"the original model does not run on generated inputs: {error.reason}; "
+        f"pass real inputs with {input_option(name)}{sizes}"
+    )

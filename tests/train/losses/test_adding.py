@@ -11,6 +11,7 @@ from onnx import ModelProto, numpy_helper, save
 
 import onnxgrad
 from onnxgrad.cli.app import main
+from onnxgrad.errors import InputError
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 
@@ -90,6 +91,15 @@ def test_labels_are_differentiated_only_by_name() -> None:
         "x_grad",
     ]
     assert onnxgrad.gradient(model, "target", loss="mse").graph.output[-1].name == "target_grad"
+
+
+@pytest.mark.parametrize("derive", [onnxgrad.gradient, onnxgrad.jvp, onnxgrad.check_gradient])
+def test_a_target_beside_a_loss_is_the_loss_or_refused(derive: Any) -> None:
+    for target in ("loss", 1, "-1"):
+        derive(classifier(), target=target, loss="cross_entropy")
+    for target in ("scores", 0, "scores[:, 1]", ["scores", "0"]):
+        with pytest.raises(InputError, match=r"^target= beside a loss: .*output=NAME"):
+            derive(classifier(), target=target, loss="cross_entropy")
 
 
 def test_edit_and_optimize_add_a_loss() -> None:

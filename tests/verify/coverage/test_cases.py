@@ -73,3 +73,12 @@ def test_optional_runs_do_not_raise_their_limit(monkeypatch: pytest.MonkeyPatch)
     for _ in range(2):
         session.run({}, optional=True)
     assert limits == [100.0, 5.0, 5.0] and session._seconds == [0.5]
+
+
+@pytest.mark.parametrize("empty", ["N,0", "0,3", "2,0,0"])
+def test_an_input_without_elements_has_no_row_to_raise(empty: str) -> None:
+    """The search for values beyond 65504 raises the rows of every input."""
+    text = f"""g (float[{empty}] e, float[N,4] x) => (float[N,4] y) {{
+        h = Cast <to = 10> (e) k = Cast <to = 10> (x) q = ReduceSum <keepdims = 0> (h)
+        c = Add (k, q) t = Tanh (c) y = Cast <to = 1> (t) }}"""
+    assert verify(parse(text), parse(text)).verdict == "equal"
