@@ -22,6 +22,7 @@ from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.rebasing.record import (
     Record,
     constants_of,
+    describe,
     digest_of,
     read_record,
     record_path,
@@ -63,6 +64,8 @@ def rebase(optimized: ModelLike, weights: Any, options: RebaseOptions, hooks: Ho
             places = dict(constants_of(made))
             for name, array in record.constants(new):
                 set_elements(places[name], array)
+            if new.export is not None:
+                describe(made, record, new.export)
             hooks.on_stage("prove")
             report = _proof(record, made, folder, new, options) if options.verify else None
         found = Rebased(

@@ -35,6 +35,8 @@ from onnxgrad.wording import option
 _FORMAT = 1
 # constants of so many bytes may be stored in another file
 _LARGE = 1 << 10
+# describe an export, beside its entries of metadata; passes keep them
+_ABOUT = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
 # what a file begins with
 _MAGIC = b"onnxgrad rebase 1\n"
 
@@ -60,7 +62,7 @@ class Record:
     """`original` has no data for the initializers that are weights. `made` are the steps of the
     optimised model's constants by name, `held` the facts. `fixed` initializers decide sizes and
     branches, so they must stay. `digest` identifies the optimised model; `rounded`: whether
-    rewrites computed new floating-point constants.
+    rewrites computed new floating-point constants. `own`: the metadata that `optimize` set.
     """
 
     original: ModelProto = field(repr=False)
@@ -70,6 +72,7 @@ class Record:
     rounded: bool
     digest: str
     steps: Sequence[Step] = field(repr=False)
+    own: Sequence[str] = ()
 
     @cached_property
     def initializers(self) -> dict[str, TensorProto]:
@@ -96,8 +99,9 @@ class Record:
             yield name, values.of(step)
 
     def identifying(self, model: ModelProto) -> Record:
-        """Returns the record with the digest of the optimised model."""
-        return replace(self, digest=digest_of(model, self.made))
+        """Returns the record with the digest and the metadata of the optimised model."""
+        own = _set_by_optimize(model, self.original)
+        return replace(self, digest=digest_of(model, self.made), own=own)
 
     def to_bytes(self) -> bytes:
         """Returns the file's content."""
@@ -114,6 +118,7 @@ class Record:
             "digest": self.digest,
             "rounded": self.rounded,
             "fixed": list(self.fixed),
+            "own": list(self.own),
             "original": base64.b64encode(self.original.SerializeToString()).decode(),
             "steps": encoder.entries,
             "made": made,
@@ -145,10 +150,10 @@ class Record:
             ]
             original = ModelProto.FromString(base64.b64decode(found["original"]))
             made = {name: steps[number] for name, number in found["made"].items()}
-            own = steps[: len(found["steps"])]
             return Record(
-                original, made, held, found["fixed"], found["rounded"], found["digest"], own
-            )
+                original, made, held, found["fixed"], found["rounded"], found["digest"],
+                steps[: len(found["steps"])], found["own"],
+            )  # fmt: skip
         except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
             raise InputError(f"{where}: a damaged record: {error}") from None
 
@@ -169,11 +174,11 @@ def _holds(p: Predicate, values: Values) -> bool:
 
 
 def digest_of(model: ModelProto, made: Collection[str]) -> str:
-    """Identifies an optimised model, whatever the values of the constants `made` from weights, and
-    wherever large constants are stored.
+    """Identifies an optimised model, whatever the values of the constants `made` from weights, its
+    metadata, and wherever large constants are stored.
     """
     bare = ModelProto()
-    copy_fields(model, bare, skip=("graph",))
+    copy_fields(model, bare, skip=("graph", "metadata_props", *_ABOUT))
     copy_fields(model.graph, bare.graph, skip=("initializer",))
     for tensor in model.graph.initializer:
         if tensor.name in made or (raw_bytes(tensor) or 0) >= _LARGE:
@@ -186,6 +191,26 @@ def digest_of(model: ModelProto, made: Collection[str]) -> str:
         if name in made or (raw_bytes(tensor) or 0) >= _LARGE:
             clear(tensor)
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _set_by_optimize(model: ModelProto, original: ModelProto) -> list[str]:
+    """The fields and metadata of an optimised model that differ from those of its original."""
+    fields = [name for name in _ABOUT if getattr(model, name) != getattr(original, name)]
+    before = {entry.key: entry.value for entry in original.metadata_props}
+    return fields + [e.key for e in model.metadata_props if before.get(e.key) != e.value]
+
+
+def describe(made: ModelProto, record: Record, new: ModelProto) -> None:
+    """Gives an optimised model the metadata of the new export, except for what `optimize` set."""
+    for name in _ABOUT:
+        if name not in record.own:
+            made.ClearField(name)
+            if new.HasField(name):
+                setattr(made, name, getattr(new, name))
+    own = [copy_of(e) for e in made.metadata_props if e.key in record.own]
+    made.ClearField("metadata_props")
+    made.metadata_props.extend(e for e in new.metadata_props if e.key not in record.own)
+    made.metadata_props.extend(own)
 
 
 class Recording:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,19 @@ from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import listed, same_places
 from onnxgrad.jobs.rebasing.record import Record, clear, initializers
 from onnxgrad.train.safetensors_file import opened
+from onnxgrad.transform.inference_mode import described, in_training_mode
 from onnxgrad.wording import counted, option, perhaps
 
 
 @dataclass(frozen=True)
 class NewWeights:
-    """The values by the name of the original's initializer, read on access, and notes."""
+    """The values by the name of the original's initializer, read on access, notes, and the model
+    that holds them, if it is one.
+    """
 
     readers: Mapping[str, Callable[[], Array]]
     notes: list[str] = field(default_factory=list)
+    export: ModelProto | None = field(default=None, repr=False)
 
     def __call__(self, name: str) -> Array:
         return self.readers[name]()
@@ -72,6 +76,13 @@ def _of_model(
     record: Record, new: ModelProto, folder: Path | None, names: Mapping[str, str], where: str
 ) -> NewWeights:
     tensors = dict(initializers(new))
+    training = in_training_mode(record.original)
+    if training and not in_training_mode(new):
+        raise InputError(
+            f"{where}: the original has {described(training)} in training mode, the new weights "
+            "belong to a model in inference: `fit --keep-training-mode` leaves it in training "
+            "mode, or optimise a trained model, whose record fits those of later trainings"
+        )
     places = same_places(record.original, new)
     readers: dict[str, Callable[[], Array]] = {}
     missing = []
@@ -99,7 +110,7 @@ def _of_model(
                 f"{_shape(tensor)}: another architecture; optimise it instead"
             )
         readers[name] = reader(first)
-    return _complete(record, readers, missing, where)
+    return replace(_complete(record, readers, missing, where), export=new)
 
 
 def _is_outside(tensor: TensorProto) -> bool:

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from tests.cli.conftest import Result
 from tests.helpers import parse
+from tests.train.common import examples, write_model
 
 Run = Callable[..., Result]
 TEXT = """g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] s = {1, 2, 3}> {
@@ -49,6 +50,27 @@ def test_a_retrained_export(run: Run, tmp_path: Path) -> None:
     words = ("--weights", tmp_path / "w.safetensors", "-o", tmp_path / "from_file.onnx")
     assert run("rebase", small, *words, "--no-verify", "--record", record).code == 0
     assert out.read_bytes() == (tmp_path / "from_file.onnx").read_bytes()
+
+
+def test_results_of_fit(run: Run, tmp_path: Path) -> None:
+    """Of a model, of the folder of a step, and a checkpoint: what optimising each anew would write."""
+    model, data, small = write_model(tmp_path), tmp_path / "data.npz", tmp_path / "small.onnx"
+    np.savez(data, **examples(64))
+    assert run("optimize", model, "-o", small, "--rebasable").code == 0
+    step, loss = tmp_path / "step", ("--loss", "cross_entropy")
+    assert run("train-step", model, *loss, "-o", step).code == 0
+    written = []
+    for name, words in (("one", [model, *loss]), ("two", [step, "--folder", tmp_path / "run"])):
+        new, out, anew = (tmp_path / f"{name}{end}.onnx" for end in ("", "_out", "_anew"))
+        fit = run("fit", *words, "--data", data, "--steps", "3", "--threads", "1", "-o", new)
+        assert fit.code == 0
+        assert run("rebase", small, "--weights", new, "-o", out).code == 0
+        assert run("optimize", new, "-o", anew).code == 0
+        assert out.read_bytes() == anew.read_bytes() != small.read_bytes()
+        written.append(onnx.load(out))
+    words = ("--weights", tmp_path / "run" / "checkpoint.safetensors", "--no-verify")
+    assert run("rebase", small, *words, "-o", tmp_path / "state.onnx").code == 0
+    assert onnx.load(tmp_path / "state.onnx").graph == written[1].graph
 
 
 def test_ci_writes_the_record(run: Run, tmp_path: Path) -> None:

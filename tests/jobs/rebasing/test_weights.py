@@ -127,3 +127,29 @@ def test_weights_that_one_export_merged() -> None:
         InputError, match="'s' of the original is two weights, 's' and 't', with different"
     ):
         onnxgrad.rebase(done.model, parse(apart.replace("{3, 4}>", "{3, 5}>")), record=done.record)
+
+
+def test_the_metadata_of_the_new_export(tmp_path: Path) -> None:
+    """Comes along, except where `optimize` set an entry; the record fits the result as well."""
+    old, new = exported(values(2)), exported(values())
+    for model, version in ((old, "1"), (new, "2")):
+        model.producer_version = model.doc_string = version
+        for key in ("version", "label"):
+            model.metadata_props.add(key=key, value=version)
+    (tmp_path / "r.toml").write_text('metadata = { label = "mine" }\n')
+    options: dict[str, Any] = {"recipe": tmp_path / "r.toml"}
+    done = onnxgrad.optimize(old, rebasable=True, report=True, **options)
+    found = onnxgrad.rebase(done.model, new, record=done.record)
+    assert found == onnxgrad.optimize(new, **options)
+    assert {e.key: e.value for e in found.metadata_props} == {"version": "2", "label": "mine"}
+    assert onnxgrad.rebase(found, old, record=done.record) == done.model
+
+
+def test_another_mode() -> None:
+    """A trained model is in inference, so it has another architecture than one in training mode."""
+    text = """<ir_version: 8, opset_import: ["" : 15]> g (float[2,3] x) => (float[2,3] y) <float[3] s = {1, 2, 3}, float[3] b = {1, 1, 1}> {
+      y, m, v = BatchNormalization <training_mode = 1> (x, s, b, b, s) }"""
+    done = onnxgrad.optimize(parse(text), rebasable=True, report=True, verify=False)
+    new = parse(text.replace(" <training_mode = 1>", "").replace("y, m, v", "y"))
+    with pytest.raises(InputError, match="has 1 BatchNormalization in training mode, the new"):
+        onnxgrad.rebase(done.model, new, record=done.record)
