@@ -28,7 +28,7 @@ from onnx import NodeProto
 class Step:
     """One computation. `kind`: "weight" (`what` is the name of an initializer), "fixed" (an
     initializer that must stay), "literal", "numpy", "call" (of a function that `@predicate`
-    declares), "astype", "getitem", "part" or "node" (`what` is a Node). `operands` are the
+    or `@recorded` declares), "astype", "getitem", "part" or "node" (`what` is a Node). `operands` are the
     arguments, Steps among them.
     """
 

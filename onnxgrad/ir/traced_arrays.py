@@ -24,26 +24,42 @@ _METHODS = frozenset({
     "all", "any", "cumsum", "max", "mean", "min", "ravel", "repeat", "squeeze", "sum", "take",
 })  # fmt: skip
 
-# functions of several arrays that decide whether a rule applies, by name: they return a falsy value
-# if it does
-PREDICATES: dict[str, Callable[..., Any]] = {}
+# functions of arrays that `predicate` and `recorded` declare, by name
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
 def predicate(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Declares that traced arguments of a function matter only for whether it returns a value."""
+    """Declares that traced arguments of a function matter only for whether the value that it
+    returns is true.
+    """
     name = function.__name__
-    PREDICATES[name] = function
+    FUNCTIONS[name] = function
 
     def decided(*arguments: Any) -> Any:
         traced = [a for a in arguments if isinstance(a, Traced)]
         answer = function(*map(plain, arguments))
         if traced:
-            step = Step("call", name, [a.step if isinstance(a, Traced) else a for a in arguments])
+            step = Step("call", name, _steps(list(arguments)))
             traced[0].derivations.pending.append(Predicate(step, bool(answer)))
         return answer
 
     decided.__doc__, decided.__name__ = function.__doc__, name
     return decided
+
+
+def recorded(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Declares that a function of an array returns an array: of a traced array, a traced one."""
+    name = function.__name__
+    FUNCTIONS[name] = function
+
+    def traced(array: Array) -> Array:
+        if not isinstance(array, Traced):
+            return function(array)
+        step = Step("call", name, [array.step])
+        return cast("Array", Traced(function(array.array), step, array.derivations))
+
+    traced.__doc__, traced.__name__ = function.__doc__, name
+    return traced
 
 
 def plain(value: Any) -> Any:

@@ -91,11 +91,16 @@ def _halve(options: OptimizeOptions, outcome: Outcome) -> None:
     """Converts the result of the passes to float16 and proves that, within bounds of its own."""
     from onnxgrad.jobs.float16 import float16
 
+    before, record = outcome.program, outcome.record
     table = options.float16 if isinstance(options.float16, Mapping) else {}
     with _in_table("float16"):
-        done = float16(outcome.program, HALF.options(table, **_proof_of(options)))
+        done = float16(
+            before, HALF.options(table, **_proof_of(options)), rebasable=record is not None
+        )
         if done.error is not None:
             raise done.error
+    if record is not None and done.record is not None:
+        outcome.record = record.followed_by(done.record, to_proto(before))
     summary = "" if done.report is None else done.report.summary
     notes = tuple(done.trace.notes)
     outcome.changes.append(Change("converted to float16 after the passes", notes, summary))

@@ -51,8 +51,12 @@ def float16(
     options: Float16Options,
     hooks: Hooks | None = None,
     outcome: Outcome | None = None,
+    *,
+    rebasable: bool = False,
 ) -> Outcome:
-    """Converts a model and proves the result. Errors of the work are stored in the outcome."""
+    """Converts a model and proves the result. Errors of the work are stored in the outcome.
+    `rebasable`: the outcome has the record for `rebase`.
+    """
     outcome, hooks, clock = outcome or Outcome(), hooks or Hooks(), Clock()
     proof = None
     if options.verify:
@@ -68,7 +72,7 @@ def float16(
             halving = Float16(
                 joined(name for name in kept if name != AUTO), options.io, (), joined(converted)
             )
-            outcome.adopt(_converted(model, halving, proof, clock, AUTO in kept))
+            outcome.adopt(_converted(model, halving, proof, clock, AUTO in kept, rebasable))
             if AUTO in kept and not outcome.trace.rewrites:
                 raise NotProved(
                     f"keep '{AUTO}' leaves every node in float32, so nothing is converted; "
@@ -103,8 +107,9 @@ def with_large(pipeline: Pipeline, model: ModelLike, proof: Mapping[str, Any]) -
 
 
 def _converted(
-    model: ModelLike, halving: Float16, proof: Mapping[str, Any] | None, clock: Clock, auto: bool
-) -> Outcome:
+    model: ModelLike, halving: Float16, proof: Mapping[str, Any] | None, clock: Clock, auto: bool,
+    rebasable: bool,
+) -> Outcome:  # fmt: skip
     """Converts, and proves unless `proof` is None; with `auto`, searches for the nodes that must
     stay in float32. Raises errors as `optimize`.
     """
@@ -121,6 +126,7 @@ def _converted(
             on_stage=clock.switch,
             limit=conversions,
             blame=not auto,
+            rebasable=rebasable,
         )
 
     if auto:

@@ -176,7 +176,7 @@ def optimize(
 
 
 # changes beside the passes, of which nothing is recorded
-_UNRECORDED = ("join", "before", "after", "float16", "lift")
+_UNRECORDED = ("join", "before", "after", "lift")
 
 
 def _check_recorded(options: OptimizeOptions) -> None:

@@ -20,6 +20,7 @@ from onnxgrad.ir.types import type_to_proto
 from onnxgrad.jobs.growth import MOST_GROWTH, Grown, Merged
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.proving import original_of, runnable
+from onnxgrad.laws.float16.convert import LAW
 from onnxgrad.options import providers_of
 from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
 from onnxgrad.passes.folded_values import constant_bytes, file_bytes
@@ -132,7 +133,8 @@ def optimize_program(
         proved = None if prover is None else prover.finish()
         done = Outcome(rewritten=program, passes=results, trace=trace, each=singly, exact=proved)
         if recording is not None:
-            done.record = recording.finish(rounded=trace.rounded)
+            halved = any(r.rule == LAW for r in trace.rewrites)
+            done.record = recording.finish(rounded=trace.rounded, halved=halved)
         if prove:
             options.setdefault("weights", "rounded" if trace.rounded else "same")
             tell("prove")

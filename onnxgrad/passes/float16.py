@@ -60,6 +60,8 @@ class Float16(Pass):
         for b in found.forms:
             if trace.stopped:
                 return
+            if program.derivations is not None:
+                program.derivations.pending += found.facts[b]
             _fire(trace, str(b), *(v.name for v in b.outputs[:1] if v is not None))
             conversion.in_float16(b)
         for v, made in found.constants.items():

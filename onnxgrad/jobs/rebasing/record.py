@@ -23,11 +23,11 @@ from onnxgrad.ir.derivations import Held, Predicate, Step
 from onnxgrad.ir.origins import record, results, weight_in, weights_of
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_fields, copy_of, every_graph, model_nodes
+from onnxgrad.ir.protobufs import copy_fields, copy_of, elements, every_graph, model_nodes
 from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import FLOAT_DTYPES, Array
-from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded
+from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded, filled
 from onnxgrad.version import __version__
 from onnxgrad.vocabulary import RECORD
 from onnxgrad.wording import option
@@ -62,7 +62,8 @@ class Record:
     """`original` has no data for the initializers that are weights. `made` are the steps of the
     optimised model's constants by name, `held` the facts. `fixed` initializers decide sizes and
     branches, so they must stay. `digest` identifies the optimised model; `rounded`: whether
-    rewrites computed new floating-point constants. `own`: the metadata that `optimize` set.
+    rewrites computed new floating-point constants; `halved`: whether some computations became
+    float16. `own`: the metadata that `optimize` set.
     """
 
     original: ModelProto = field(repr=False)
@@ -73,6 +74,7 @@ class Record:
     digest: str
     steps: Sequence[Step] = field(repr=False)
     own: Sequence[str] = ()
+    halved: bool = False
 
     @cached_property
     def initializers(self) -> dict[str, TensorProto]:
@@ -103,6 +105,35 @@ class Record:
         own = _set_by_optimize(model, self.original)
         return replace(self, digest=digest_of(model, self.made), own=own)
 
+    def followed_by(self, later: Record, between: ModelProto) -> Record:
+        """Returns the record of two changes, with `later` the one of the change of `between`, the
+        result of this one. Raises NotProved if sizes or branches of `between` are computed from
+        weights.
+        """
+        for name in later.fixed:
+            if name in self.made:
+                raise NotProved(f"not rebasable: '{name}' decides sizes, and depends on weights")
+        known = dict(constants_of(between))
+        steps: dict[Step, Step] = {}
+        for s in later.steps:
+            if s.kind == "weight":
+                steps[s] = self.made.get(s.what) or Step("literal", elements(known[s.what]))
+            else:
+                operands, keywords = (filled(v, steps) for v in (s.operands, s.keywords))
+                steps[s] = Step(s.kind, s.what, operands, keywords)
+        made = {name: steps[s] for name, s in later.made.items()}
+        held = [
+            replace(h, predicate=Predicate(
+                steps[h.predicate.step], filled(h.predicate.value, steps), h.predicate.same
+            ))
+            for h in later.held
+        ]  # fmt: skip
+        joined = replace(
+            self, made=made, held=_distinct([*self.held, *held]),
+            rounded=self.rounded or later.rounded, halved=self.halved or later.halved,
+        )  # fmt: skip
+        return Record.of_bytes(joined.to_bytes(), "the record")
+
     def to_bytes(self) -> bytes:
         """Returns the file's content."""
         encoder = Encoder()
@@ -117,6 +148,7 @@ class Record:
             "onnxgrad": __version__,
             "digest": self.digest,
             "rounded": self.rounded,
+            "halved": self.halved,
             "fixed": list(self.fixed),
             "own": list(self.own),
             "original": base64.b64encode(self.original.SerializeToString()).decode(),
@@ -152,7 +184,7 @@ class Record:
             made = {name: steps[number] for name, number in found["made"].items()}
             return Record(
                 original, made, held, found["fixed"], found["rounded"], found["digest"],
-                steps[: len(found["steps"])], found["own"],
+                steps[: len(found["steps"])], found["own"], found["halved"],
             )  # fmt: skip
         except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
             raise InputError(f"{where}: a damaged record: {error}") from None
@@ -227,14 +259,14 @@ class Recording:
         self.weights = traced - formula
         self._fixed = [v.name for v in values if v.name not in traced and v.use_count]
 
-    def finish(self, *, rounded: bool) -> Record:
+    def finish(self, *, rounded: bool, halved: bool = False) -> Record:
         """Returns the record of the rewritten program. Raises NotProved if the recorded steps do
         not compute its constants.
         """
         program = self._program
         made, held = results(program), _distinct(self.derivations.held)
         outline = _without_weights(program, self.weights)
-        record = Record(outline, made, held, self._fixed, rounded, "", ())
+        record = Record(outline, made, held, self._fixed, rounded, "", (), halved=halved)
         record = Record.of_bytes(record.to_bytes(), "the record")
         known = dict(initializers(program.proto))
         found = {v.name: v for block in program.blocks() for v in block.vars()}

@@ -16,7 +16,7 @@ from onnx import NodeProto
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.derivations import Node, Step
 from onnxgrad.ir.protobufs import tensor_of
-from onnxgrad.ir.traced_arrays import PREDICATES, STATIC
+from onnxgrad.ir.traced_arrays import FUNCTIONS, STATIC
 from onnxgrad.ir.types import Array
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import run
@@ -216,7 +216,7 @@ class Values:
             self._values |= _run(batch, self._values)
             self._used(*(o for b in batch for o in self._below[b]))
             return
-        operands, keywords = (self._filled(v) for v in (list(s.operands), dict(s.keywords)))
+        operands, keywords = (filled(v, self._values) for v in (list(s.operands), dict(s.keywords)))
         with np.errstate(all="ignore"):
             if s.kind == "weight":
                 self._values[s] = self._weight(s.what)
@@ -225,7 +225,7 @@ class Values:
             elif s.kind == "numpy" and (s.what in STATIC or isinstance(_ufunc(s.what), np.ufunc)):
                 self._values[s] = getattr(np, s.what)(*operands, **keywords)
             elif s.kind == "call":
-                self._values[s] = PREDICATES[s.what](*operands)
+                self._values[s] = FUNCTIONS[s.what](*operands)
             elif s.kind == "astype":
                 self._values[s] = operands[0].astype(s.what)
             elif s.kind == "getitem":
@@ -236,14 +236,16 @@ class Values:
                 raise InputError(f"the record has a step '{s.kind} {s.what}' that does not exist")
         self._used(*self._below[s])
 
-    def _filled(self, value: Any) -> Any:
-        if isinstance(value, Step):
-            return self._values[value]
-        if isinstance(value, (list, tuple)):
-            return type(value)([self._filled(v) for v in value])
-        if isinstance(value, dict):
-            return {k: self._filled(v) for k, v in value.items()}
-        return value
+
+def filled(value: Any, known: Mapping[Step, Any]) -> Any:
+    """Returns nested operands with these values in place of their steps."""
+    if isinstance(value, Step):
+        return known[value]
+    if isinstance(value, (list, tuple)):
+        return type(value)([filled(v, known) for v in value])
+    if isinstance(value, dict):
+        return {k: filled(v, known) for k, v in value.items()}
+    return value
 
 
 def _ufunc(name: str) -> Any:

@@ -15,9 +15,11 @@ from onnx import GraphProto, TensorProto, ValueInfoProto
 from onnxgrad.errors import InternalError
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.derivations import LITERAL
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.ir.traced_arrays import Traced, plain
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import filling
@@ -179,7 +181,10 @@ def _plain(x: Var) -> Array:
 
 def _write(v: Var, array: Array | TensorProto) -> None:
     """Sets the value of a constant."""
-    v.set_constant(tensor_of(array, v.initializer, v.name if v.definition is None else ""))
+    name = v.name if v.definition is None else ""
+    v.set_constant(tensor_of(plain(array), v.initializer, name))
+    if v.block.program.derivations is not None:
+        v.source = array.step if isinstance(array, Traced) else LITERAL
 
 
 def _name_the_type(b: Binding, attribute: str) -> None:

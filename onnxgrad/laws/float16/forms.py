@@ -5,7 +5,7 @@ of an operator that may be float16 according to its schema.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -19,6 +19,7 @@ from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.external_data import narrowed
 from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.type_inference import per_binding
+from onnxgrad.ir.traced_arrays import Traced, plain, predicate, recorded
 from onnxgrad.ir.types import Array, SequenceType, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
 
@@ -63,10 +64,25 @@ def halved(array: Array, *, masking: bool) -> Halved | str:
     numbers beyond FAR become the largest float16 number. A single small number (such as an epsilon)
     never becomes 0. In an array, numbers may become 0 if others do not.
     """
+    made = in_half(array)
+    if array.size == 1 and made.any() and not narrowed(array).any():
+        return Halved(made, raised=True)
+    return _judged(made, [array], masking)
+
+
+@recorded
+def in_half(array: Array) -> Array:
+    """Returns float32 numbers in float16; a single number never becomes 0."""
     made = narrowed(array)
     if array.size == 1 and not made.any() and array.any():
-        return Halved(np.copysign(np.float16(SMALLEST), array).astype(np.float16), raised=True)
-    return _judged(made, [array], masking)
+        return np.copysign(np.float16(SMALLEST), array).astype(np.float16)
+    return made
+
+
+@predicate
+def fits_float16(array: Array, masking: bool) -> bool:
+    """Whether a float32 array may be converted, see `halved`."""
+    return isinstance(halved(array, masking=masking), Halved)
 
 
 def halved_constant(v: Var, *, masking: bool) -> Halved | str | None:
@@ -74,6 +90,10 @@ def halved_constant(v: Var, *, masking: bool) -> Halved | str | None:
     external file is read in pieces, and converted when it is written.
     """
     tensor, program = v.initializer, v.block.program
+    if program.derivations is not None and isinstance(v.const, Traced):
+        made = halved(plain(v.const), masking=masking)
+        kept = isinstance(made, Halved) and fits_float16(v.const, masking)
+        return replace(made, array=in_half(v.const)) if kept else made
     at_top = v.block is program.main and program.ir_version >= _OLDEST
     if tensor is not None and at_top and tensor.data_location == TensorProto.EXTERNAL:
         if (raw_bytes(tensor) or 0) < LARGE:

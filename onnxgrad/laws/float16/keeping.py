@@ -15,6 +15,7 @@ from onnx import TensorProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.derivations import Derivations, Predicate
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import element_count, numpy_dtype
@@ -77,13 +78,15 @@ STAYING = {op: why for why, ops in _STAY.items() for op in ops.split()}
 @dataclass(frozen=True)
 class Float16Plan:
     """The form of each binding that becomes float16, the reason why each other one stays, the
-    constants in float16, and the values that may exceed 65504 because they mean infinity.
+    constants in float16, and the values that may exceed 65504 because they mean infinity. `facts`:
+    those about weights that a form relies on, while they are recorded.
     """
 
     forms: dict[Binding, Form] = field(default_factory=dict)
     staying: dict[Binding, str] = field(default_factory=dict)
     constants: dict[Var, Halved] = field(default_factory=dict)
     far: dict[Var, None] = field(default_factory=dict)
+    facts: dict[Binding, list[Predicate]] = field(default_factory=dict)
 
 
 def plan(
@@ -100,10 +103,11 @@ def plan(
     nothing.
     """
     found, met = Float16Plan(), set[tuple[str, str]]()
-    to_integers = before_integers(program)
+    to_integers, kept = before_integers(program), program.derivations or Derivations()
     for b in program.main.walk():
         if b.is_op("Constant"):
             continue
+        before = len(kept.pending)
         kept_by = [pattern for pattern in keep if _means(pattern, b)]
         wanted = [pattern for pattern in convert if _means(pattern, b)]
         met.update(("keep", p) for p in kept_by)
@@ -119,6 +123,8 @@ def plan(
         if isinstance(form, Form) and not why:
             found.forms[b] = form
             found.constants.update(constants)
+            found.facts[b] = kept.pending[before:]
+            kept.forget(before)
         else:
             found.staying[b] = why or str(form)
             _carry_far(b, found)

@@ -173,6 +173,32 @@ def test_weights_in_constant_nodes() -> None:
             onnxgrad.rebase(done.model, parse(text.replace(old, other)), record=done.record)
 
 
+HALF = """g (float[N,3] x) => (float[N,3] y)
+<float[3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[3] b = {1, 2, 4}, float[3] mask = {0, -1e30, 0}, float[3] s = {2, 4, 8}> {
+  t = Transpose (w)  p = MatMul (x, t)  q = Add (p, b)  r = Relu (q)  m = Mul (r, s)  n = Add (m, mask)  y = Softmax (n) }"""
+
+
+@pytest.mark.parametrize("how", ["recipe", "pass", "inputs too"])
+def test_float16(how: str, tmp_path: Path) -> None:
+    """Of folded and scaled weights; the proof allows the bound of float16. A constant that float16
+    cannot hold is named, and so is a new number that would mean infinity."""
+    table = {"recipe": "float16 = true", "inputs too": "float16 = { io = true }"}
+    (tmp_path / "r.toml").write_text(table.get(how, "passes = ['default', 'float16']") + "\n")
+    model, options = parse(HALF), {"recipe": tmp_path / "r.toml"}
+    done = optimized(model, **options)
+    assert done.model == onnxgrad.optimize(model, **options) and done.record.halved
+    values = {"w": np.arange(9) - 3.03, "b": [1e-3, 2, 0], "mask": [-1e30, 0, 0.5], "s": [1, 7, 2]}
+    new = with_values(model, values)
+    found = onnxgrad.rebase(done.model, new, record=done.record)
+    assert found == onnxgrad.optimize(new, **options)
+    halves = [t.data_type == onnx.TensorProto.FLOAT16 for t in found.graph.initializer]
+    assert halves and all(halves)
+    for name, value in (("w", 1e5), ("b", 1e30)):
+        broken = with_values(new, {name: np.full(np.shape(values[name]), value)})
+        with pytest.raises(PredicateFailed, match=rf"in_float16 .*fits_float16\(.*{name}"):
+            onnxgrad.rebase(done.model, broken, record=done.record)
+
+
 @pytest.mark.parametrize("ir_version", [3, 10])
 def test_nested_graphs_and_constant_nodes(ir_version: int) -> None:
     """Below IR 4 computed constants are Constant nodes; from 4 on a branch has weights of its own."""
@@ -234,7 +260,5 @@ def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "small.onnx.rebase").write_bytes(done.record.to_bytes()[:-9])
     with pytest.raises(InputError, match="a damaged record"):
         onnxgrad.rebase(path, model)
-    with pytest.raises(InputError, match="does not go with 'float16'"):
-        onnxgrad.optimize(model, rebasable=True, float16=True)
     with pytest.raises(InputError, match="does not go with 'exact'"):
         onnxgrad.optimize(model, rebasable=True, exact=True)
