@@ -28,8 +28,8 @@ from onnx import NodeProto
 class Step:
     """One computation. `kind`: "weight" (`what` is the name of an initializer), "fixed" (an
     initializer that must stay), "literal", "numpy", "call" (of a function that `@predicate`
-    or `@recorded` declares), "astype", "getitem", "part" or "node" (`what` is a Node). `operands` are the
-    arguments, Steps among them.
+    or `@recorded` declares), "astype", "getitem", "part" or "node" (`what` is a Node). `operands`
+    are the arguments, Steps among them.
     """
 
     kind: str

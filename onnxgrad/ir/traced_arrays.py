@@ -47,16 +47,16 @@ def predicate(function: Callable[..., Any]) -> Callable[..., Any]:
     return decided
 
 
-def recorded(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def recorded(function: Callable[[Array], Array]) -> Callable[[Any], Any]:
     """Declares that a function of an array returns an array: of a traced array, a traced one."""
     name = function.__name__
     FUNCTIONS[name] = function
 
-    def traced(array: Array) -> Array:
+    def traced(array: Any) -> Any:
         if not isinstance(array, Traced):
             return function(array)
         step = Step("call", name, [array.step])
-        return cast("Array", Traced(function(array.array), step, array.derivations))
+        return Traced(function(array.array), step, array.derivations)
 
     traced.__doc__, traced.__name__ = function.__doc__, name
     return traced

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from onnx import TensorProto
 
+from onnxgrad.ir.derivations import Predicate
 from onnxgrad.ir.function_bodies import called, callees
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
@@ -60,9 +62,8 @@ class Float16(Pass):
         for b in found.forms:
             if trace.stopped:
                 return
-            if program.derivations is not None:
-                program.derivations.pending += found.facts[b]
-            _fire(trace, str(b), *(v.name for v in b.outputs[:1] if v is not None))
+            results = [v.name for v in b.outputs[:1] if v is not None]
+            _fire(trace, str(b), results, found.facts[b])
             conversion.in_float16(b)
         for v, made in found.constants.items():
             trace.notes.update(dict.fromkeys(f"{v.name}: {note}" for note in made.notes))
@@ -86,7 +87,11 @@ class Float16(Pass):
             Inline(names=names).run(program, trace)
 
 
-def _fire(trace: Trace, where: str, *results: str) -> None:
+def _fire(
+    trace: Trace, where: str, results: Sequence[str] = (), facts: Sequence[Predicate] = ()
+) -> None:
+    if trace.derivations is not None:
+        trace.derivations.pending += facts
     trace.fired(LAW, where, results)
     trace.rounded = True
 

@@ -17,6 +17,7 @@ from onnxgrad.ir.load import ModelLike, collector_paused, proto_of, read_proto, 
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.storage.shared_weights import sharing
+from onnxgrad.jobs.float16 import with_bound
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.rebasing.record import (
@@ -106,8 +107,6 @@ def _proof(
 ) -> Report:  # fmt: skip
     proof = options.proof()
     if record.halved:
-        from onnxgrad.jobs.float16 import with_bound  # rarely needed
-
         proof = with_bound(proof)
     proof.setdefault("weights", "rounded" if record.rounded else "same")
     with sharing() as files:

@@ -16,13 +16,16 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir.load import proto_of
+from onnxgrad.ir.load import program_of, proto_of
 from onnxgrad.ir.protobufs import copy_of, elements, tensor_of
+from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import listed, same_places
 from onnxgrad.jobs.rebasing.record import Record, clear, initializers
+from onnxgrad.train.adapters.adapters import note_of
+from onnxgrad.train.adapters.merge import merge
 from onnxgrad.train.safetensors_file import opened
 from onnxgrad.transform.inference_mode import described, in_training_mode
 from onnxgrad.wording import counted, option, perhaps
@@ -75,6 +78,11 @@ def new_weights(
 def _of_model(
     record: Record, new: ModelProto, folder: Path | None, names: Mapping[str, str], where: str
 ) -> NewWeights:
+    notes = []
+    if note_of(new) is not None:
+        merged = merge(program_of(new, folder))
+        new, folder = to_proto(merged), merged.folder
+        notes.append(f"{where}: its adapters were merged into its weights")
     tensors = dict(initializers(new))
     training = in_training_mode(record.original)
     if training and not in_training_mode(new):
@@ -110,7 +118,8 @@ def _of_model(
                 f"{_shape(tensor)}: another architecture; optimise it instead"
             )
         readers[name] = reader(first)
-    return replace(_complete(record, readers, missing, where), export=new)
+    made = _complete(record, readers, missing, where)
+    return replace(made, notes=notes + made.notes, export=new)
 
 
 def _is_outside(tensor: TensorProto) -> bool:

@@ -19,7 +19,7 @@ from onnxgrad.ir.derivations import LITERAL
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.ir.traced_arrays import Traced, plain
+from onnxgrad.ir.traced_arrays import Traced, plain, tracing
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import filling
@@ -74,7 +74,7 @@ class Conversion:
     def input(self, x: Var) -> None:
         """Converts a graph input to float16."""
         if x.initializer is not None:
-            _write(x, _plain(x).astype(np.float16))
+            _write(x, _default(x).astype(np.float16))
         wide = self._widen(x, ())
         for narrow in [n for (v, _), n in self.narrowed.items() if v is x]:
             narrow.block.replace(narrow, x)
@@ -171,12 +171,14 @@ class Conversion:
             block.declared[v] = info
 
 
-def _plain(x: Var) -> Array:
+def _default(x: Var) -> Array:
     """The default value of an input."""
-    tensor = x.initializer
-    if tensor is None:
+    tensor, program = x.initializer, x.block.program
+    found = None if tensor is None else program.array(tensor)
+    default = tracing(found, x.source, program.derivations)
+    if default is None:
         raise InternalError(f"an input without a default: {x!r}")
-    return x.block.program.array(tensor)
+    return default
 
 
 def _write(v: Var, array: Array | TensorProto) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -18,8 +19,8 @@ from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.external_data import narrowed
 from onnxgrad.ir.storage.weights_in_file import LARGE
+from onnxgrad.ir.traced_arrays import Traced, predicate, recorded
 from onnxgrad.ir.type_inference import per_binding
-from onnxgrad.ir.traced_arrays import Traced, plain, predicate, recorded
 from onnxgrad.ir.types import Array, SequenceType, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
 
@@ -90,10 +91,12 @@ def halved_constant(v: Var, *, masking: bool) -> Halved | str | None:
     external file is read in pieces, and converted when it is written.
     """
     tensor, program = v.initializer, v.block.program
-    if program.derivations is not None and isinstance(v.const, Traced):
-        made = halved(plain(v.const), masking=masking)
-        kept = isinstance(made, Halved) and fits_float16(v.const, masking)
-        return replace(made, array=in_half(v.const)) if kept else made
+    const: Any = v.const if program.derivations is not None else None
+    if isinstance(const, Traced):
+        made = halved(const.array, masking=masking)
+        if isinstance(made, Halved) and fits_float16(const, masking):
+            return replace(made, array=in_half(const))
+        return made
     at_top = v.block is program.main and program.ir_version >= _OLDEST
     if tensor is not None and at_top and tensor.data_location == TensorProto.EXTERNAL:
         if (raw_bytes(tensor) or 0) < LARGE:

@@ -73,6 +73,25 @@ def test_results_of_fit(run: Run, tmp_path: Path) -> None:
     assert onnx.load(tmp_path / "state.onnx").graph == written[1].graph
 
 
+def test_adapters(run: Run, tmp_path: Path) -> None:
+    """Trained beside weights, merged by a command or by `rebase`."""
+    model, data, small = write_model(tmp_path), tmp_path / "data.npz", tmp_path / "small.onnx"
+    np.savez(data, **examples(64))
+    added, tuned, merged = (tmp_path / f"{name}.onnx" for name in ("added", "tuned", "merged"))
+    assert run("optimize", model, "-o", small, "--rebasable").code == 0
+    assert run("lora", model, "--targets", "w*", "--rank", 2, "-o", added).code == 0
+    words = ("--data", data, "--steps", 4, "--loss", "cross_entropy", "--rate", "0.1")
+    assert run("fit", added, *words, "--threads", 1, "-o", tuned).code == 0
+    assert run("lora", tuned, "--merge", "-o", merged).code == 0
+    outs = [tmp_path / "of_tuned.onnx", tmp_path / "of_merged.onnx", tmp_path / "anew.onnx"]
+    for new, out in zip((tuned, merged), outs, strict=False):
+        done = run("rebase", small, "--weights", new, "-o", out)
+        assert done.code == 0 and ("its adapters were merged" in done.err) is (new is tuned)
+    assert run("optimize", merged, "-o", outs[2]).code == 0
+    first, *others = (out.read_bytes() for out in outs)
+    assert others == [first, first] and first != small.read_bytes()
+
+
 def test_ci_writes_the_record(run: Run, tmp_path: Path) -> None:
     """A retrained model of a recipe: optimised once, new weights for the results of `ci`."""
     export(tmp_path / "old.onnx", (1, 2, 3))

@@ -199,6 +199,18 @@ def test_float16(how: str, tmp_path: Path) -> None:
             onnxgrad.rebase(done.model, broken, record=done.record)
 
 
+def test_defaults_in_float16() -> None:
+    """A number that callers may override becomes float16 with its input."""
+    model = parse(
+        "g (float[N,2] x, float[2] s) => (float[N,2] y) <float[2] s = {1, 2}> { y = Mul (x, s) }"
+    )
+    passes = ["float16{io=true}"]
+    done = optimized(model, passes=passes, verify=False)
+    new = with_values(model, {"s": [3, 0.1]})
+    found = onnxgrad.rebase(done.model, new, record=done.record)
+    assert found == onnxgrad.optimize(new, passes=passes, verify=False) != done.model
+
+
 @pytest.mark.parametrize("ir_version", [3, 10])
 def test_nested_graphs_and_constant_nodes(ir_version: int) -> None:
     """Below IR 4 computed constants are Constant nodes; from 4 on a branch has weights of its own."""
