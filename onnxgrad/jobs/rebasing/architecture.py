@@ -12,6 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.origins import weight_in
 from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.jobs.rebasing.outline import bare, initializers
 
 
 def same_places(original: ModelProto, new: ModelProto) -> dict[str, list[str]]:
@@ -19,6 +20,8 @@ def same_places(original: ModelProto, new: ModelProto) -> dict[str, list[str]]:
     Both have the same nodes in the same order, whatever their names. Raises InputError for the
     first difference.
     """
+    if _is_equal(original, new):
+        return {name: [name] for name, _ in initializers(original)}
     a, b = (domains.versions(m.opset_import) for m in (original, new))
     for domain in dict.fromkeys((*a, *b)):
         if a.get(domain) != b.get(domain):
@@ -30,6 +33,23 @@ def same_places(original: ModelProto, new: ModelProto) -> dict[str, list[str]]:
     walk = _Walk()
     walk.graph(original.graph, new.graph, "the graph")
     return {name: list(found) for name, found in walk.initializers.items()}
+
+
+def _is_equal(original: ModelProto, new: ModelProto) -> bool:
+    """Whether the graphs are equal up to the values of weights, their names included. This is
+    faster than to compare what reads what.
+    """
+    a, b = original.graph, new.graph
+    return bool(
+        [t.name for t in a.initializer] == [t.name for t in b.initializer]
+        and len(a.node) == len(b.node)
+        and original.opset_import == new.opset_import
+        and original.functions == new.functions
+        and a.sparse_initializer == b.sparse_initializer
+        and a.input == b.input
+        and a.output == b.output
+        and all(x == y or x == bare(y) for x, y in zip(a.node, b.node, strict=True))
+    )
 
 
 def _another(what: str) -> InputError:

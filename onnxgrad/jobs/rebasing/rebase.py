@@ -20,14 +20,8 @@ from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.jobs.float16 import with_bound
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
-from onnxgrad.jobs.rebasing.record import (
-    Record,
-    constants_of,
-    describe,
-    digest_of,
-    read_record,
-    record_path,
-)
+from onnxgrad.jobs.rebasing.outline import constants_of, describe, digest_of
+from onnxgrad.jobs.rebasing.record import Record, read_record, record_path
 from onnxgrad.jobs.rebasing.weights import filled, new_weights, set_elements
 from onnxgrad.jobs.surgery.declarations import RebaseOptions
 from onnxgrad.verify import Report, verify
@@ -66,7 +60,7 @@ def rebase(optimized: ModelLike, weights: Any, options: RebaseOptions, hooks: Ho
             for name, array in record.constants(new):
                 set_elements(places[name], array)
             if new.export is not None:
-                describe(made, record, new.export)
+                describe(made, record.own, new.export)
             hooks.on_stage("prove")
             report = _proof(record, made, folder, new, options) if options.verify else None
         found = Rebased(

@@ -5,10 +5,9 @@ computed from them, and the facts about weights that rewrites relied on.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,23 +19,25 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.grad.weights.decision import decide
 from onnxgrad.ir.derivations import Held, Predicate, Step
-from onnxgrad.ir.origins import record, results, weight_in, weights_of
-from onnxgrad.ir.preflight.tensors import raw_bytes
+from onnxgrad.ir.origins import record, results, weights_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_fields, copy_of, elements, every_graph, model_nodes
+from onnxgrad.ir.protobufs import elements
 from onnxgrad.ir.storage.atomic_files import write_whole
-from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import FLOAT_DTYPES, Array
-from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded, filled
+from onnxgrad.jobs.rebasing.outline import (
+    constants_of,
+    digest_of,
+    has_data,
+    initializers,
+    set_by_optimize,
+    without_weights,
+)
+from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded, substituted
 from onnxgrad.version import __version__
 from onnxgrad.vocabulary import RECORD
 from onnxgrad.wording import option
 
 _FORMAT = 1
-# constants of so many bytes may be stored in another file
-_LARGE = 1 << 10
-# describe an export, beside its entries of metadata; passes keep them
-_ABOUT = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
 # what a file begins with
 _MAGIC = b"onnxgrad rebase 1\n"
 
@@ -84,7 +85,7 @@ class Record:
     @cached_property
     def weights(self) -> list[str]:
         """The initializers of the original that need new values."""
-        return [name for name, t in initializers(self.original) if not _has_data(t)]
+        return [name for name, t in self.initializers.items() if not has_data(t)]
 
     def constants(self, weight: Callable[[str], Array]) -> Iterator[tuple[str, Array]]:
         """Yields the constants of the optimised model for new weights, by name. Raises
@@ -102,7 +103,7 @@ class Record:
 
     def identifying(self, model: ModelProto) -> Record:
         """Returns the record with the digest and the metadata of the optimised model."""
-        own = _set_by_optimize(model, self.original)
+        own = set_by_optimize(model, self.original)
         return replace(self, digest=digest_of(model, self.made), own=own)
 
     def followed_by(self, later: Record, between: ModelProto) -> Record:
@@ -119,12 +120,12 @@ class Record:
             if s.kind == "weight":
                 steps[s] = self.made.get(s.what) or Step("literal", elements(known[s.what]))
             else:
-                operands, keywords = (filled(v, steps) for v in (s.operands, s.keywords))
+                operands, keywords = (substituted(v, steps) for v in (s.operands, s.keywords))
                 steps[s] = Step(s.kind, s.what, operands, keywords)
         made = {name: steps[s] for name, s in later.made.items()}
         held = [
             replace(h, predicate=Predicate(
-                steps[h.predicate.step], filled(h.predicate.value, steps), h.predicate.same
+                steps[h.predicate.step], substituted(h.predicate.value, steps), h.predicate.same
             ))
             for h in later.held
         ]  # fmt: skip
@@ -205,46 +206,6 @@ def _holds(p: Predicate, values: Values) -> bool:
     return bool(alike and found.tobytes() == expected.tobytes())
 
 
-def digest_of(model: ModelProto, made: Collection[str]) -> str:
-    """Identifies an optimised model, whatever the values of the constants `made` from weights, its
-    metadata, and wherever large constants are stored.
-    """
-    bare = ModelProto()
-    copy_fields(model, bare, skip=("graph", "metadata_props", *_ABOUT))
-    copy_fields(model.graph, bare.graph, skip=("initializer",))
-    for tensor in model.graph.initializer:
-        if tensor.name in made or (raw_bytes(tensor) or 0) >= _LARGE:
-            bare.graph.initializer.add(
-                name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
-            )
-        else:
-            bare.graph.initializer.add().CopyFrom(tensor)
-    for name, tensor in constants_of(bare):
-        if name in made or (raw_bytes(tensor) or 0) >= _LARGE:
-            clear(tensor)
-    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
-
-
-def _set_by_optimize(model: ModelProto, original: ModelProto) -> list[str]:
-    """The fields and metadata of an optimised model that differ from those of its original."""
-    fields = [name for name in _ABOUT if getattr(model, name) != getattr(original, name)]
-    before = {entry.key: entry.value for entry in original.metadata_props}
-    return fields + [e.key for e in model.metadata_props if before.get(e.key) != e.value]
-
-
-def describe(made: ModelProto, record: Record, new: ModelProto) -> None:
-    """Gives an optimised model the metadata of the new export, except for what `optimize` set."""
-    for name in _ABOUT:
-        if name not in record.own:
-            made.ClearField(name)
-            if new.HasField(name):
-                setattr(made, name, getattr(new, name))
-    own = [copy_of(e) for e in made.metadata_props if e.key in record.own]
-    made.ClearField("metadata_props")
-    made.metadata_props.extend(e for e in new.metadata_props if e.key not in record.own)
-    made.metadata_props.extend(own)
-
-
 class Recording:
     """Records what passes compute from the initializers of a program, from the constructor to
     `finish`. `weights` are the initializers that need new values.
@@ -265,7 +226,7 @@ class Recording:
         """
         program = self._program
         made, held = results(program), _distinct(self.derivations.held)
-        outline = _without_weights(program, self.weights)
+        outline = without_weights(program, self.weights)
         record = Record(outline, made, held, self._fixed, rounded, "", (), halved=halved)
         record = Record.of_bytes(record.to_bytes(), "the record")
         known = dict(initializers(program.proto))
@@ -302,62 +263,6 @@ def _formula_constants(program: Program) -> list[str]:
         and not any(b.is_op("BatchNormalization") for b in v.users)
     ]
     return [v.name for v, found in decide(program, candidates).items() if not found.is_weight]
-
-
-def _without_weights(program: Program, weights: Collection[str]) -> ModelProto:
-    """The model that was read, without metadata of nodes and data of weights. Raises NotProved if
-    two initializers have one name.
-    """
-    made = copy_of(program.proto)
-    names: set[str] = set()
-    for node in model_nodes(made):
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-    for name, tensor in initializers(made):
-        if name in names:
-            raise NotProved(f"not rebasable: two initializers are called '{name}'")
-        names.add(name)
-        if name in weights:
-            clear(tensor)
-        elif tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(internalize(tensor, program.folder))
-    return made
-
-
-_DATA = (
-    "raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data",
-    "string_data", "external_data", "data_location",
-)  # fmt: skip
-
-
-def clear(tensor: TensorProto) -> None:
-    """Removes the data of a tensor; name, dtype and shape stay."""
-    for name in _DATA:
-        tensor.ClearField(name)
-
-
-def _has_data(tensor: TensorProto) -> bool:
-    return any(entry.name in _DATA for entry, _ in tensor.ListFields()) or 0 in tensor.dims
-
-
-def constants_of(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """The values of Constant nodes, and the initializers of all graphs, by name."""
-    for node in model_nodes(model):
-        if node.op_type == "Constant":
-            yield from ((node.output[0], a.t) for a in node.attribute if a.HasField("t"))
-    yield from ((t.name, t) for graph in every_graph(model.graph) for t in graph.initializer)
-
-
-def initializers(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """The initializers of all graphs, and the Constant nodes in graphs that may hold weights, by
-    name.
-    """
-    for graph in every_graph(model.graph):
-        yield from ((t.name, t) for t in graph.initializer)
-        for node in graph.node:
-            tensor = weight_in(node)
-            if tensor is not None:
-                yield node.output[0], tensor
 
 
 def record_path(optimized: Path) -> Path:

@@ -87,17 +87,14 @@ class Encoder:
 def operands_of(step: Step) -> list[Step]:
     """The steps among the operands of a step."""
     found: list[Step] = []
-
-    def search(value: Any) -> None:
-        if isinstance(value, Step):
-            found.append(value)
-        for v in value.values() if isinstance(value, dict) else ():
-            search(v)
-        for v in value if isinstance(value, (list, tuple)) else ():
-            search(v)
-
-    search(list(step.operands))
-    search(dict(step.keywords))
+    work: list[Any] = [*step.operands, *step.keywords.values()]
+    for v in work:  # grows
+        if isinstance(v, Step):
+            found.append(v)
+        elif isinstance(v, (list, tuple)):
+            work += v
+        elif isinstance(v, dict):
+            work += v.values()
     return found
 
 
@@ -193,22 +190,25 @@ class Values:
 
     def _value(self, step: Step) -> Any:
         work = [step]
-        while work:
-            s = work[-1]
-            missing = [o for o in self._needs(s) if o not in self._values]
-            if s not in self._values and missing:
-                work += missing
-                continue
-            if s not in self._values:
-                self._compute(s)
-            work.pop()
+        with np.errstate(all="ignore"):
+            while work:
+                s = work[-1]
+                missing = [] if s in self._values else self._missing(s)
+                if missing:
+                    work += missing
+                    continue
+                if s not in self._values:
+                    self._compute(s)
+                work.pop()
         return self._values[step]
 
-    def _needs(self, s: Step) -> list[Step]:
+    def _missing(self, s: Step) -> list[Step]:
+        """The steps that must be computed before this one."""
         if s.kind != "node":
-            return self._below[s]
+            return [o for o in self._below[s] if o not in self._values]
         batch = self._batches[self._levels[s], s.what.opset]
-        return [o for b in batch for o in self._below[b] if o not in batch]
+        below = (o for b in batch for o in self._below[b] if o not in batch)
+        return [o for o in below if o not in self._values]
 
     def _compute(self, s: Step) -> None:
         if s.kind == "node":
@@ -216,35 +216,35 @@ class Values:
             self._values |= _run(batch, self._values)
             self._used(*(o for b in batch for o in self._below[b]))
             return
-        operands, keywords = (filled(v, self._values) for v in (list(s.operands), dict(s.keywords)))
-        with np.errstate(all="ignore"):
-            if s.kind == "weight":
-                self._values[s] = self._weight(s.what)
-            elif s.kind == "literal":
-                self._values[s] = s.what
-            elif s.kind == "numpy" and (s.what in STATIC or isinstance(_ufunc(s.what), np.ufunc)):
-                self._values[s] = getattr(np, s.what)(*operands, **keywords)
-            elif s.kind == "call":
-                self._values[s] = FUNCTIONS[s.what](*operands)
-            elif s.kind == "astype":
-                self._values[s] = operands[0].astype(s.what)
-            elif s.kind == "getitem":
-                self._values[s] = operands[0][operands[1]]
-            elif s.kind == "part":
-                self._values[s] = operands[0][s.what]
-            else:
-                raise InputError(f"the record has a step '{s.kind} {s.what}' that does not exist")
+        operands = substituted(s.operands, self._values)
+        keywords = substituted(s.keywords, self._values) if s.keywords else {}
+        if s.kind == "weight":
+            self._values[s] = self._weight(s.what)
+        elif s.kind == "literal":
+            self._values[s] = s.what
+        elif s.kind == "numpy" and (s.what in STATIC or isinstance(_ufunc(s.what), np.ufunc)):
+            self._values[s] = getattr(np, s.what)(*operands, **keywords)
+        elif s.kind == "call":
+            self._values[s] = FUNCTIONS[s.what](*operands)
+        elif s.kind == "astype":
+            self._values[s] = operands[0].astype(s.what)
+        elif s.kind == "getitem":
+            self._values[s] = operands[0][operands[1]]
+        elif s.kind == "part":
+            self._values[s] = operands[0][s.what]
+        else:
+            raise InputError(f"the record has a step '{s.kind} {s.what}' that does not exist")
         self._used(*self._below[s])
 
 
-def filled(value: Any, known: Mapping[Step, Any]) -> Any:
+def substituted(value: Any, known: Mapping[Step, Any]) -> Any:
     """Returns nested operands with these values in place of their steps."""
     if isinstance(value, Step):
         return known[value]
     if isinstance(value, (list, tuple)):
-        return type(value)([filled(v, known) for v in value])
+        return type(value)([substituted(v, known) for v in value])
     if isinstance(value, dict):
-        return {k: filled(v, known) for k, v in value.items()}
+        return {k: substituted(v, known) for k, v in value.items()}
     return value
 
 

@@ -23,7 +23,8 @@ from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import listed, same_places
-from onnxgrad.jobs.rebasing.record import Record, clear, initializers
+from onnxgrad.jobs.rebasing.outline import clear, initializers
+from onnxgrad.jobs.rebasing.record import Record
 from onnxgrad.train.adapters.adapters import note_of
 from onnxgrad.train.adapters.merge import merge
 from onnxgrad.train.safetensors_file import opened
@@ -84,14 +85,7 @@ def _of_model(
         new, folder = to_proto(merged), merged.folder
         notes.append(f"{where}: its adapters were merged into its weights")
     tensors = dict(initializers(new))
-    training = in_training_mode(record.original)
-    if training and not in_training_mode(new):
-        raise InputError(
-            f"{where}: the original has {described(training)} in training mode, the new weights "
-            "belong to a model in inference: `fit --keep-training-mode` leaves it in training "
-            "mode, or optimise a trained model, whose record fits those of later trainings"
-        )
-    places = same_places(record.original, new)
+    places = _places(record.original, new, where)
     readers: dict[str, Callable[[], Array]] = {}
     missing = []
 
@@ -105,14 +99,14 @@ def _of_model(
             continue
         first = tensors[found[0]]
         for other in found[1:]:
-            same = _shape(first) == _shape(tensors[other])
+            same = _fit(first, tensors[other])
             if not same or reader(first)().tobytes() != reader(tensors[other])().tobytes():
                 raise InputError(
                     f"{where}: '{name}' of the original is two weights, '{found[0]}' and "
                     f"'{other}', with different values: they were one when the model was exported; "
                     "optimise the new model instead"
                 )
-        if _shape(first) != _shape(tensor):
+        if not _fit(first, tensor):
             raise InputError(
                 f"{where}: '{found[0]}' is {_shape(first)}, '{name}' of the original is "
                 f"{_shape(tensor)}: another architecture; optimise it instead"
@@ -122,8 +116,27 @@ def _of_model(
     return replace(made, notes=notes + made.notes, export=new)
 
 
+def _places(original: ModelProto, new: ModelProto, where: str) -> dict[str, list[str]]:
+    try:
+        return same_places(original, new)
+    except InputError:
+        training = in_training_mode(original)
+        if training and not in_training_mode(new):
+            raise InputError(
+                f"{where}: the original has {described(training)} in training mode, the new "
+                "weights belong to a model in inference: `fit --keep-training-mode` leaves it in "
+                "training mode, or optimise a trained model, whose record fits those of later "
+                "trainings"
+            ) from None
+        raise
+
+
 def _is_outside(tensor: TensorProto) -> bool:
     return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def _fit(a: TensorProto, b: TensorProto) -> bool:
+    return a.data_type == b.data_type and a.dims == b.dims
 
 
 def _shape(tensor: TensorProto) -> str:
@@ -224,7 +237,7 @@ def filled(record: Record, weights: Callable[[str], Array]) -> ModelProto:
 def set_elements(tensor: TensorProto, array: Array) -> None:
     """Replaces the elements of a tensor. Raises InternalError for another dtype or shape."""
     made = tensor_of(np.asarray(array, order="C"), tensor.name)
-    if _shape(made) != _shape(tensor):
+    if not _fit(made, tensor):
         raise InternalError(f"'{tensor.name}' is {_shape(tensor)}, not {_shape(made)}")
     clear(tensor)
     tensor.raw_data = made.raw_data

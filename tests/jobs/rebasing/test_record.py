@@ -14,7 +14,8 @@ import onnxgrad
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.load import load_own
 from onnxgrad.jobs.rebasing import record as module
-from onnxgrad.jobs.rebasing.record import Record, Recording, digest_of
+from onnxgrad.jobs.rebasing.outline import digest_of
+from onnxgrad.jobs.rebasing.record import Record, Recording
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite import slips
 from onnxgrad.rewrite.trace import Trace

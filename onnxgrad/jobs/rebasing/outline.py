@@ -1,0 +1,143 @@
+"""Models without the values of their weights: the outline that a record keeps, and the digest of an
+optimised model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from onnx import ModelProto, NodeProto, TensorProto
+
+from onnxgrad.errors import NotProved
+from onnxgrad.ir.origins import weight_in
+from onnxgrad.ir.preflight.tensors import raw_bytes
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_fields, copy_of, every_graph, graphs_of, model_nodes
+from onnxgrad.ir.storage.external_data import internalize
+
+# constants of so many bytes may be stored in another file
+_LARGE = 1 << 10
+# describe an export, beside its entries of metadata; passes keep them
+_ABOUT = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
+_DATA = (
+    "raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data",
+    "string_data", "external_data", "data_location",
+)  # fmt: skip
+
+
+def without_weights(program: Program, weights: Collection[str]) -> ModelProto:
+    """The model that was read, without metadata of nodes and data of weights. Raises NotProved if
+    two initializers have one name.
+    """
+    made = copy_of(program.proto)
+    names: set[str] = set()
+    for node in model_nodes(made):
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    for name, tensor in initializers(made):
+        if name in names:
+            raise NotProved(f"not rebasable: two initializers are called '{name}'")
+        names.add(name)
+        if name in weights:
+            clear(tensor)
+        elif tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(internalize(tensor, program.folder))
+    return made
+
+
+def digest_of(model: ModelProto, made: Collection[str]) -> str:
+    """Identifies an optimised model, whatever the values of the constants `made` from weights, its
+    metadata, and wherever large constants are stored.
+    """
+    bare = ModelProto()
+    copy_fields(model, bare, skip=("graph", "metadata_props", *_ABOUT))
+    copy_fields(model.graph, bare.graph, skip=("initializer",))
+    for tensor in model.graph.initializer:
+        if tensor.name in made or (raw_bytes(tensor) or 0) >= _LARGE:
+            bare.graph.initializer.add(
+                name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
+            )
+        else:
+            bare.graph.initializer.add().CopyFrom(tensor)
+    for name, tensor in _constants_in(_bodies(bare)):
+        if name in made or (raw_bytes(tensor) or 0) >= _LARGE:
+            clear(tensor)
+    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
+
+
+def set_by_optimize(model: ModelProto, original: ModelProto) -> list[str]:
+    """The fields and metadata of an optimised model that differ from those of its original."""
+    fields = [name for name in _ABOUT if getattr(model, name) != getattr(original, name)]
+    before = {entry.key: entry.value for entry in original.metadata_props}
+    return fields + [e.key for e in model.metadata_props if before.get(e.key) != e.value]
+
+
+def describe(made: ModelProto, own: Collection[str], new: ModelProto) -> None:
+    """Gives an optimised model the metadata of the new export, except for its `own`."""
+    for name in _ABOUT:
+        if name not in own:
+            made.ClearField(name)
+            if new.HasField(name):
+                setattr(made, name, getattr(new, name))
+    kept = [copy_of(e) for e in made.metadata_props if e.key in own]
+    made.ClearField("metadata_props")
+    made.metadata_props.extend(e for e in new.metadata_props if e.key not in own)
+    made.metadata_props.extend(kept)
+
+
+def clear(tensor: TensorProto) -> None:
+    """Removes the data of a tensor; name, dtype and shape stay."""
+    for name in _DATA:
+        tensor.ClearField(name)
+
+
+def has_data(tensor: TensorProto) -> bool:
+    """Whether a tensor has elements, or needs none."""
+    return any(entry.name in _DATA for entry, _ in tensor.ListFields()) or 0 in tensor.dims
+
+
+def constants_of(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """The values of Constant nodes, and the initializers of all graphs, by name."""
+    yield from _constants_in(_bodies(model))
+    yield from ((t.name, t) for t in model.graph.initializer)
+
+
+def _bodies(model: ModelProto) -> list[Any]:
+    """The nodes of the graph, and of each function."""
+    return [*(f.node for f in model.functions), model.graph.node]
+
+
+def _constants_in(bodies: Iterable[Iterable[NodeProto]]) -> Iterator[tuple[str, TensorProto]]:
+    """The values of Constant nodes, and the initializers of nested graphs, by name."""
+    for node in chain.from_iterable(bodies):
+        if node.op_type == "Constant":
+            yield from ((node.output[0], a.t) for a in node.attribute if a.HasField("t"))
+            continue
+        for graph in graphs_of(node):
+            yield from _constants_in([graph.node])
+            yield from ((t.name, t) for t in graph.initializer)
+
+
+def initializers(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """The initializers of all graphs, and the Constant nodes in graphs that may hold weights, by
+    name.
+    """
+    for graph in every_graph(model.graph):
+        yield from ((t.name, t) for t in graph.initializer)
+        for node in graph.node:
+            tensor = weight_in(node) if node.op_type == "Constant" else None
+            if tensor is not None:
+                yield node.output[0], tensor
+
+
+def bare(node: NodeProto) -> NodeProto:
+    """Returns the node as an outline has it if its constant is a weight."""
+    made = NodeProto()
+    copy_fields(node, made, skip=("metadata_props", "doc_string"))
+    tensor = weight_in(made)
+    if tensor is not None:
+        clear(tensor)
+    return made
