@@ -143,6 +143,11 @@ def fitted_parts(fitted: Fitted, verbose: bool = False) -> Iterator[Part]:
         f"{counted(fitted.steps, 'step')} in all, {number(len(fitted.history.losses))} now in "
         f"{seconds_text(fitted.seconds)} ({speed:.1f} a second)"
     )
+    if none := fitted.history.without_labels:
+        yield (
+            f"no label counts in {counted(none, 'batch', 'batches')}, whose loss and gradient are "
+            "0: labels are ignored by ignore_index, or their class has the weight 0"
+        )
     if fitted.averaged:
         yield "held-out results, predictions and the model are those of the averaged weights"
     if fitted.history.best is not None and fitted.history.last is not None:
@@ -176,7 +181,8 @@ def _confusion(name: str, counts: Sequence[Sequence[int]]) -> Iterator[Part]:
 def _compared(fitted: Fitted, best: Mapping[str, float], last: Mapping[str, float]) -> Text:
     """Returns which weights were written, and the held-out results of these and of the others."""
     same = best["step"] == last["step"]
-    found = _held_out("last and best" if same else "last", last)
+    none = math.isnan(best["loss"])
+    found = _held_out("last and best" if same and not none else "last", last)
     found = found if same else f"{_held_out('best', best)}; {found}"
     kept = "last" if same else fitted.history.kept
     means = "averages of the " if fitted.averaged else ""

@@ -76,7 +76,9 @@ class Arrays(Data):
             )
         if self.size < 1:
             raise InputError(f"the batch size must be at least 1, not {self.size}")
-        if self.examples == 0 or (self.whole and self.examples < self.size):
+        if self.examples == 0:
+            raise InputError("the data has no examples")
+        if self.whole and self.examples < self.size:
             raise InputError(
                 f"the data has {self.examples} examples, not enough for a batch of {self.size}"
             )
@@ -225,10 +227,15 @@ def sampled(arrays: Mapping[str, Array]) -> dict[str, str]:
 
 
 def facts_of_held_out(given: Given | Data | None) -> dict[str, Any]:
-    """Returns digests of some examples of arrays by name; nothing for other data."""
+    """Returns digests of some examples of arrays by name; nothing for other data. Raises InputError
+    if there are no examples.
+    """
     if not isinstance(given, Mapping):
         return {}
-    return {HELD_OUT: sampled({name: as_array(a) for name, a in given.items()})}
+    arrays = {name: as_array(a) for name, a in given.items()}
+    if any(a.shape[:1] == (0,) for a in arrays.values()):
+        raise InputError("the held-out data has no examples")
+    return {HELD_OUT: sampled(arrays)}
 
 
 def as_data(

@@ -11,7 +11,9 @@ from onnxgrad.ir.load import load_own
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.ir.types import FLOAT_DTYPES, Array
+from onnxgrad.train.engines.session import checked, not_finite
 from onnxgrad.train.manifest import Manifest
+from onnxgrad.train.step import TrainingStep
 from onnxgrad.verify.running.session import run
 
 
@@ -53,19 +55,27 @@ def counting(manifest: Manifest, feeds: Mapping[str, Array]) -> bool:
 
 
 def diverged(
-    number: int, what: str, first: str | None, narrow: str | None, *, unlabelled: bool = False
-) -> str:
-    """Returns one line about the end of training, with the first value that is not finite. narrow:
-    the dtype of products, if it is not float32. unlabelled: no label of the batch counts.
+    task: TrainingStep,
+    number: int,
+    what: str,
+    batch: Mapping[str, Array],
+    weights: Mapping[str, Array],
+) -> Diverged:
+    """Returns the end of training in one line: `what` happened, and where the data has its first
+    value that is not finite, or else which value of the model that is.
     """
-    where = "all values of the model are finite"
-    if first:
+    rows, feeds = getattr(batch, "rows", None), checked(batch, task.manifest.of_role("batch"))
+    narrow = (task.manifest.options or {}).get("autocast")
+    places = (not_finite(name, a, rows) for name, a in feeds.items())
+    where = next(filter(None, places), "")
+    if not where and (first := first_not_finite(task.evaluation, {**feeds, **weights})):
         where = f"the first value that is not finite is '{first}'"
-    elif narrow:
-        where += f" in float32: a product overflows in {narrow}"
-    if unlabelled:
+    if not where:
+        where = "all values of the model are finite"
+        where += f" in float32: a product overflows in {narrow}" if narrow else ""
+    if not counting(task.manifest, feeds):
         where += "; all labels of the batch are ignored"
-    return f"step {number}: {what}; {where}. The parameters are those before this step"
+    return Diverged(f"step {number}: {what}; {where}. The parameters are those before this step")
 
 
 def first_not_finite(program: Program, feeds: Mapping[str, Array]) -> str | None:

@@ -102,6 +102,18 @@ class Labels:
         rows = getattr(batch, "rows", None)
         return {**batch, **changed} if rows is None else Rows({**batch, **changed}, rows)
 
+    def look_for_classes(self, data: Any) -> None:
+        """Warns if all labels of arrays by name are of one class of several."""
+        for fed in self.targets if isinstance(data, Mapping) else ():
+            if fed.name not in data or (fed.classes or 0) < 2:
+                continue
+            labels = np.asarray(data[fed.name])
+            counted = labels if fed.ignored is None else labels[labels != fed.ignored]
+            only = counted.reshape(-1)[0] if counted.size > 1 else -1
+            if 0 <= only < (fed.classes or 0) and (counted == only).all():
+                words = f"all labels '{fed.name}' of the data are {only}"
+                self._note(f"{words}, one of {fed.classes} classes", (fed.name, "classes"))
+
     def _cast(self, array: Array, fed: Fed) -> Array:
         if array.dtype.kind not in "biu" or "float" not in fed.dtype:
             return array

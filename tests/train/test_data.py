@@ -127,7 +127,7 @@ def test_a_batch_is_a_dict() -> None:
         ({"x": np.zeros(3), "y": np.zeros(4)}, 4, "not x: 3, y: 4"),
         ({"x": np.array(1.0)}, 4, "number of examples"),
         (ARRAYS, 0, "at least 1"),
-        ({"x": np.zeros(0)}, 4, "0 examples"),
+        ({"x": np.zeros(0)}, 4, "no examples"),
         (iter([]), 4, "an iterator ends with its first epoch"),
         ("nowhere.npz", 4, "cannot be read"),
     ],

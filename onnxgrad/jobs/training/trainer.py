@@ -50,11 +50,8 @@ from onnxgrad.train.data import (
     without_unread,
 )
 from onnxgrad.train.divergence import (
-    Diverged,
-    counting,
     diverged,
     divisor_of,
-    first_not_finite,
     norm_of,
     what_ends,
 )
@@ -134,14 +131,7 @@ class TrainingLoop(HeldValues):
         if (what := what_ends(self.task.manifest, found.loss, found.metrics)) is not None:
             self._engine.back()
             self.progress = self.progress.from_zero()
-            feeds = {
-                **checked(batch, self.task.manifest.of_role("batch")),
-                **self._of_model(self._engine.held),
-            }
-            first = first_not_finite(self.task.evaluation, feeds)
-            narrow = (self.task.manifest.options or {}).get("autocast")
-            unlabelled = not counting(self.task.manifest, feeds)
-            raise Diverged(diverged(number, what, first, narrow, unlabelled=unlabelled))
+            raise diverged(self.task, number, what, batch, self._of_model(self._engine.held))
         divisor = divisor_of(self.task.manifest, found.metrics)
         by_labels = self.task.manifest.accumulate_by == "labels"
         after = self.progress.after(found.loss, divisor, by_labels=by_labels)
@@ -188,6 +178,7 @@ class TrainingLoop(HeldValues):
         validation: Any = options.validation
         source = self._batches(options, options.seed)
         self._facts |= facts_of_held_out(validation)
+        self._labels.look_for_classes(options.data)
         end = counted(options.epochs, "epoch") if steps is None else counted(steps, "step")
         self._facts["length"] = end
         self._log = None

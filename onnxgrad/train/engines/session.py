@@ -144,6 +144,15 @@ def _place_of(index: int, feeds: Mapping[str, Array], rows: Array | None) -> str
     return ""
 
 
+def not_finite(name: str, array: Array, rows: Array | None) -> str:
+    """Returns where an array of the batch has its first NaN or infinity; empty if it has none."""
+    wrong = np.argwhere(~np.isfinite(array)) if array.dtype.kind == "f" else np.empty((0, 1))
+    if not len(wrong):
+        return ""
+    place, of = _in_data(wrong[0].tolist(), array, rows)
+    return f"'{name}' of the {of} is {array[tuple(wrong[0])]} at {place}"
+
+
 def _in_data(place: list[int], array: Array, rows: Array | None) -> tuple[list[int], str]:
     """Returns a place of a batch as a place of the data, if its rows are known."""
     if rows is None or not array.ndim or len(rows) != len(array):
@@ -199,6 +208,7 @@ def _fitting(
             raise InputError(
                 f"'{fed.name}' of the batch is {array.dtype}, but the step requires {fed.dtype}"
                 + (f": {how} multiplies integers, such as 1/255 for images" if number else "")
+                + (": labels are indices of classes, argmax of one-hot rows" if fed.classes else "")
             )
         array = array.astype(wanted)
     _check_sizes(array, fed, sizes)

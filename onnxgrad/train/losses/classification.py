@@ -180,6 +180,8 @@ class _OfClasses(Reduced):
                 f"{self.name}: weight is one number per class, {classes or '?'} of them, not an "
                 f"array {shape}"
             )
+        if not np.any(value):
+            raise InputError(f"{self.name}: the weight of each class is 0: no label counts")
         place.weights[self.target] = tuple(np.asarray(value, np.float64).tolist())
         return known(value, z)
 

@@ -269,7 +269,11 @@ def arrays(**changes: Any) -> dict[str, Any]:
             "lacks 'target', the labels of the loss, and has 'labels', which nothing reads",
         ),
         (BASE, {"labels": np.full(64, 7)}, "the label 7 at"),
-        (BASE, {"labels": np.zeros(64, np.float32)}, "is float32, but the step requires int64"),
+        (
+            BASE,
+            {"labels": np.zeros(64, np.float32)},
+            "is float32, but the step requires int64: labels are indices of classes, argmax",
+        ),
         (BASE, {"labels": None}, "lacks 'labels'"),
         (BASE, {"labels": np.zeros(10, np.int64)}, "x: 64, labels: 10"),
         (
@@ -277,7 +281,9 @@ def arrays(**changes: Any) -> dict[str, Any]:
             {"x": np.zeros((64, 5), np.float32)},
             "has shape [32, 5], but the step requires ['N', 8]",
         ),
-        (BASE, {"x": np.zeros((0, 8)), "labels": np.zeros(0)}, "0 examples"),
+        (BASE, {"x": np.zeros((0, 8)), "labels": np.zeros(0)}, "the data has no examples"),
+        ([*BASE, "--validation", "empty.npz"], {}, "the held-out data has no examples"),
+        (["--loss", "cross_entropy{weight=[0,0,0]}"], {}, "the weight of each class is 0"),
         ([*BASE, "--rate", "nan"], {}, "must be finite"),
         ([*BASE, "--rate", "cosinus{lr=1}"], {}, "unknown schedule 'cosinus'"),
         ([*BASE, "--optimizer", "adamm"], {}, "unknown optimiser 'adamm'"),
@@ -299,12 +305,46 @@ def test_what_cannot_be_is_one_line(
     words: str,
 ) -> None:
     np.savez("data.npz", **arrays(**data))
+    np.savez("empty.npz", **examples(0))
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     loss = [] if "--loss" in options else ["--loss", "nothing_of_the_kind"]
     assert main(["fit", "model.onnx", "--data", "data.npz", *loss, *options]) == 2
     said = capsys.readouterr()
     assert words in said.err and said.err.count("\n") == 1
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
+def test_labels_that_teach_nothing_are_noted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = examples(64)
+    words = ["fit", "model.onnx", *BASE, "--batch-size", "16", "--no-shuffle", "--data", "data.npz"]
+    for labels, shown, note in (
+        (np.full(64, -100), "no label counts in 4 batches, whose loss and gradient are 0", ""),
+        (np.where(np.arange(64) < 16, -100, data["labels"]), "no label counts in 1 batch,", ""),
+        (np.where(np.arange(64) < 10, -100, 2), "4 steps", "all labels 'labels' of the data are 2, one of 3 classes"),
+        (data["labels"], "4 steps", ""),
+    ):  # fmt: skip
+        np.savez("data.npz", x=data["x"], labels=labels)
+        assert main(words) == 0
+        found = capsys.readouterr()
+        assert shown in " ".join(found.out.split())
+        assert note in found.err and ("all labels" in found.err) is bool(note)
+        assert ("no label counts" in found.out) is shown.startswith("no label")
+    np.savez("held.npz", x=data["x"], labels=np.full(64, -100))
+    assert main([*words, "--validation", "held.npz"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Held out: last (step 4): loss nan" in shown
+
+
+def test_data_that_is_not_finite_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = examples(64)
+    data["x"][50, 3] = np.nan
+    np.savez("data.npz", **data)
+    assert main(["fit", "model.onnx", *BASE, "--data", "data.npz", "-o", "out.onnx"]) == 1
+    said = capsys.readouterr().err
+    assert "the loss is nan; 'x' of the data is nan at [50, 3]. The parameters are those" in said
+    assert not Path("out.onnx").exists()
 
 
 def test_a_loss_that_is_no_number_ends_with_1(

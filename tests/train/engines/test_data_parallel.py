@@ -51,7 +51,7 @@ def test_the_curve_of_one_process(tmp_path: Path, count: int) -> None:
     ("kind", "code", "words"),
     [
         ("raise", 3, "rank 1 of 2: ValueError: no disk"),
-        ("nan", 1, "step 6: the loss is nan; the first value that is not finite is 'x'"),
+        ("nan", 1, "step 6: the loss is nan; 'x' of the batch is nan at ["),
         ("label", 2, "rank 1 of 2: 'labels' of the batch has the label 7"),
     ],
 )
