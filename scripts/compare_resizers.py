@@ -1,9 +1,9 @@
 """How close the modes of `resize` are to Pillow, OpenCV and torchvision, which must be installed:
-`python scripts/compare_resizers.py [--write]`.
+`python scripts/compare_resizers.py [--write]`; and how long they take: `--time [--write]`.
 
 Six images of noise on waves are resized by each library and by a graph in onnxruntime. `--write`
 writes the record and tests/data/resize.npz, results of the libraries on a small image with which
-the tests compare.
+the tests compare. `--time` needs no library: the graph and onnxruntime's Resize run in turns.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, parser
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from onnxgrad.ir.emission.emit import emitting  # noqa: E402  # runs from a checkout
+import onnxgrad  # noqa: E402  # runs from a checkout
+from onnxgrad.ir.emission.emit import emitting  # noqa: E402
 from onnxgrad.ir.load import load  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
 from onnxgrad.transform.preprocessing import resampling  # noqa: E402
@@ -33,6 +35,9 @@ SIZES = (
     ((333, 517), (224, 224)), ((720, 1280), (360, 640)), ((5, 7), (9, 4)),
 )  # fmt: skip
 PACKAGES = ("pillow", "opencv-python-headless", "torch", "torchvision")
+TIMED = (((1080, 1920), (224, 224)), ((1080, 1920), (640, 640)), ((480, 640), (224, 224)),
+    ((480, 640), (640, 640)))  # fmt: skip
+_KINDS = {"bilinear": "linear", "bicubic": "cubic"}  # the words of Resize, of which nearest is one
 _DTYPES = {"uint8": TensorProto.UINT8, "float32": TensorProto.FLOAT}
 
 
@@ -116,6 +121,55 @@ def compared(name: str) -> str:
     return f"| `{name}` | {f'{part:.1g}' if part else 0} | {most} | {floats:.1g} |"
 
 
+def timed(name: str) -> str:
+    """Returns the row of a mode: milliseconds, and those of onnxruntime's Resize."""
+    cells = []
+    for old, (height, width) in TIMED:
+        x = image(*old)[None]
+        head = '<ir_version: 9, opset_import: ["" : 18]> g (uint8[1,H,W,3] x) => '
+        shape = f"float[1,3,{height},{width}]"
+        plain = parser.parse_model(
+            f"{head.replace('uint8[1,H,W,3]', shape)} ({shape} y) {{ y = Identity (x) }}"
+        )
+        steps = f"resize{{size=[{height},{width}],mode={name}}}"
+        ours = onnxgrad.preprocess(plain, steps, verify=False)
+        library, _, kind = name.partition("-")
+        kind = _KINDS.get(kind.removeprefix("v1-"), kind)
+        wide = int(kind != "nearest" and library in ("pil", "torchvision"))
+        how = f'Resize <mode = "{kind}", antialias = {wide}>'
+        planes = "c = Transpose <perm = [0, 3, 1, 2]>"
+        size = f"1, 3, {height}, {width}"
+        if kind == "cubic" and not wide:  # which onnxruntime has for float32 alone
+            body = f"{planes} (x) f = Cast <to = 1> (c) y = {how} (f, , , size)"
+        elif wide:
+            body = f"{planes} (x) r = {how} (c, , , size) y = Cast <to = 1> (r)"
+        else:
+            size = f"1, {height}, {width}, 3"
+            body = f"r = {how} (x, , , size) {planes} (r) y = Cast <to = 1> (c)"
+        theirs = parser.parse_model(f"{head} ({shape} y) <int64[4] size = {{{size}}}> {{ {body} }}")
+        both = [_session(model) for model in (ours, theirs)]
+        times = [[_time(s, x) for s in both] for _ in range(9)]
+        mine, other = np.median(times[1:], axis=0) * 1e3
+        cells.append(f"{mine:.1f} ({other:.1f})")
+    return f"| `{name}` | {' | '.join(cells)} |"
+
+
+def _session(model: ModelProto) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    serial = model.SerializeToString()
+    return onnxruntime.InferenceSession(serial, options, providers=["CPUExecutionProvider"])
+
+
+def _time(session: Any, x: Any) -> float:
+    begin = time.process_time()
+    session.run(None, {"x": x})
+    return time.process_time() - begin
+
+
 def golden() -> dict[str, Any]:
     """Returns a small image, and what the libraries make of it."""
     small = image(13, 19, 1)
@@ -160,11 +214,29 @@ def _float32() -> Any:
 
 def main() -> None:
     """Prints the table, and writes it."""
-    parser = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--write", action="store_true", help="write the record and the test data")
-    args = parser.parse_args()
+    options.add_argument("--write", action="store_true", help="write the record and the test data")
+    options.add_argument("--time", action="store_true", help="measure times instead")
+    args = options.parse_args()
+    if args.time:
+        sizes = [f"{h} x {w} to {m} x {n}" for (h, w), (m, n) in TIMED]
+        names = [name for name in MODES if name.endswith(("nearest", "linear", "cubic"))]
+        lines = [
+            "uint8 [1, H, W, 3] to float32 [1, 3, h, w], milliseconds of CPU time on one thread, "
+            "medians of 8 in turns; in",
+            "parentheses onnxruntime's Resize with Transpose and Cast, in their fastest order; its "
+            "values differ.",
+            "",
+            f"| mode | {' | '.join(sizes)} |",
+            f"|---|{'---|' * len(sizes)}",
+            *(timed(name) for name in names),
+        ]
+        print("\n".join(lines))
+        if args.write:
+            write_record("resize_time", lines)
+        return
     lines = [
         ", ".join(f"{p} {importlib.metadata.version(p)}" for p in PACKAGES)
         + ". uint8: the share of "

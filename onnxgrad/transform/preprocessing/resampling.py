@@ -2,7 +2,8 @@
 
 The pixels that an output pixel reads along an axis, its taps, and their weights are computed in the
 graph from the sizes at run time. One axis is resized after the other, as the libraries do. Weights
-of uint8 images are integers, so the sums are exact and their order has no influence.
+of uint8 images are multiples of a power of two, so the sums are exact and their order has no
+influence. Only the pixels that are read become floats.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.preprocessing.modes import Kernel, Mode, Nearest
+from onnxgrad.transform.preprocessing.steps import vector
 
 Size = Any  # of an axis: an int, or a scalar int64 Var
 _HEIGHT, _WIDTH = 2, 3
-_DOUBLE, _FLOAT = TensorProto.DOUBLE, TensorProto.FLOAT
+_SEGMENT = 16  # the fewest pixels of a product
+_DOUBLE, _FLOAT, _INT = TensorProto.DOUBLE, TensorProto.FLOAT, TensorProto.INT64
 
 
 class Taps(NamedTuple):
@@ -30,62 +33,182 @@ class Taps(NamedTuple):
     weights: Var
 
 
+class Windows(NamedTuple):
+    """The first pixel [size] that each output pixel reads along an axis, and the weights
+    [taps, size] of this pixel and the next.
+    """
+
+    low: Var
+    weights: Var
+
+
 def resized(x: Var, height: Size, width: Size, mode: Mode | Nearest) -> Var:
     """Returns the image x, uint8 or float32 [N, C, H, W], in another size and the same dtype."""
-    levels = x.dtype == TensorProto.UINT8
-    for axis, size in ((_WIDTH, width), (_HEIGHT, height)):
-        old = size_of(x, axis)
-        if isinstance(mode, Nearest):
-            x = op.Gather(x, _nearest(old, size, mode), axis=axis)
-        elif levels:
-            x = _levels(x, axis, _taps(old, size, mode, 0), mode)
-        else:
-            indices, weights = _taps(old, size, mode, 1)
-            x = _weighted(x, axis, Taps(indices, op.Cast(weights, to=x.dtype)))
-    if not levels or isinstance(mode, Nearest):
+    if isinstance(mode, Nearest):
+        for axis, size in ((_HEIGHT, height), (_WIDTH, width)):
+            x = _gathered(x, _nearest(size_of(x, axis), size, mode), axis)
         return x
-    whole = op.Clip(op.Round(x), *_ends(x)) if mode.levels == "rounded" else x
-    return op.Cast(whole, to=TensorProto.UINT8)
+    mean = _averaged if mode.border == "drop" else _interpolated
+    y = mean(x, height, width, mode)
+    if x.dtype == TensorProto.UINT8 and mode.levels == "rounded":
+        return _level(op.Round(y))
+    return y
 
 
 def size_of(x: Var, axis: int) -> Size:
-    """Returns the size of an axis: an int if it is known, else a scalar."""
+    """Returns the size of an axis: an int if it is known, else a scalar, of the operand if x is a
+    Transpose.
+    """
     size = None if x.shape is None else x.shape[axis]
-    return size if isinstance(size, int) else op.Gather(op.Shape(x), np.int64(axis))
+    if isinstance(size, int):
+        return size
+    x, perm = _before_transpose(x)
+    return op.Gather(op.Shape(x), np.int64(perm[axis] if perm else axis))
 
 
-# ---- arithmetic ----------------------------------------------------------------------------------
+def _gathered(x: Var, indices: Var, axis: int) -> Var:
+    """Returns pixels along an axis. If x is a Transpose, they are gathered before it, so that it
+    moves these pixels alone.
+    """
+    x, perm = _before_transpose(x)
+    if not perm:
+        return op.Gather(x, indices, axis=axis)
+    return op.Transpose(op.Gather(x, indices, axis=perm[axis]), perm=perm)
 
 
-def _weighted(x: Var, axis: int, taps: Taps) -> Var:
-    """Returns the sum over k of weights[k, i] * x[..., indices[k, i], ...]."""
-    read = op.Gather(x, taps.indices, axis=axis)
-    if read.dtype != taps.weights.dtype:
-        read = op.Cast(read, to=taps.weights.dtype)
-    weights = op.Unsqueeze(taps.weights, [2]) if axis == _HEIGHT else taps.weights
+def _before_transpose(x: Var) -> tuple[Var, tuple[int, ...]]:
+    """Returns the operand of the Transpose that computes x and its axes, else x and ()."""
+    made = x.definition
+    if made is None or not made.is_op("Transpose"):
+        return x, ()
+    (source,) = made.inputs
+    assert source is not None and source.shape is not None
+    return source, made.attr("perm") or tuple(reversed(range(len(source.shape))))
+
+
+# ---- windows, whose number of pixels depends on the scale ----------------------------------------
+
+
+def _averaged(x: Var, height: Size, width: Size, mode: Mode) -> Var:
+    """Returns weighted means of windows along the width, then along the height. Each becomes the
+    last axis: [N C H, W] to [w, N C H], and [w N C, H] to [h, w N C].
+    """
+    batch, channels, h, w = (size_of(x, axis) for axis in range(4))
+    y = _mean(op.Flatten(x, axis=_WIDTH), w, width, mode)
+    y = _mean(op.Reshape(y, vector(-1, h)), h, height, mode)
+    y = op.Reshape(y, vector(height, width, batch, channels))
+    return op.Transpose(y, perm=[2, 3, 0, 1])
+
+
+def _mean(x: Var, n: Size, m: Size, mode: Mode) -> Var:
+    """Returns the means of windows [m, R] of x [R, n]."""
+    levels = x.dtype != _FLOAT
+    y = _product(op.Transpose(x, perm=[1, 0]), n, _windows_of(n, m, mode, levels))
+    return _level(y + 0.5) if levels and mode.levels != "rounded" else y
+
+
+def _windows_of(n: Size, m: Size, mode: Mode, levels: bool) -> Windows:
+    """Returns windows with weights as the library rounds them: in float64 for levels, so that sums
+    of products with levels are exact, and else in float32.
+    """
+    low, weights = _windows(n, m, mode, 0 if levels else 1)
+    if not levels:
+        return Windows(low, op.Cast(weights, to=_FLOAT))
+    weights = op.Cast(weights, to=_DOUBLE)
+    if mode.levels == "rounded":
+        return Windows(low, weights)
+    one = constant(np.float64(2**22)) if mode.levels == "22 bits" else _largest_power(weights)
+    return Windows(low, _rounded_weights(weights, one))
+
+
+def _product(x: Var, n: Size, windows: Windows) -> Var:
+    """Returns the means of windows [m, R] of x [n, R].
+
+    The pixels are cut into segments of at least the length of a window, so that a window lies in
+    two neighbours: its owner, in which it begins, and the next. One product for each segment
+    computes the parts of the windows that it owns, and of those that its predecessor owns.
+    """
+    low, weights = windows
+    taps, size = (size_of(weights, axis) for axis in (0, 1))
+    length = op.Max(_number(taps, _INT), np.int64(_SEGMENT))
+    owner = low / length
+    segments = op.ReduceMax(owner, keepdims=0) + 2
+    s = op.Range(np.int64(0), segments, np.int64(1))
+    starts = op.Unsqueeze(op.Range(np.int64(-1), segments, np.int64(1)) * length, [1])
+    begins = op.ReduceSum(op.Cast(op.Less(low, starts), to=_INT), [1], keepdims=0)
+    place = op.Range(np.int64(0), size, np.int64(1)) - op.Gather(begins, owner + 1)
+    most = op.ReduceMax(place, keepdims=0) + 1  # windows of one owner
+
+    before = np.array([[[0]], [[1]]])  # the owners: the segment, and its predecessor
+    s = op.Unsqueeze(s, [1, 2, 3])
+    window = op.Unsqueeze(op.Range(np.int64(0), most, np.int64(1)), [1])
+    window = op.Min(op.Gather(begins, s + 1 - before) + window, _number(size, _INT) - 1)
+    tap = s * length + op.Range(np.int64(0), length, np.int64(1)) - op.Gather(low, window)
+    inside = op.And(op.GreaterOrEqual(tap, 0), op.Less(tap, taps))
+    flat = op.Where(inside, tap, 0) * size + window
+    matrix = op.Where(inside, op.Gather(op.Reshape(weights, np.array([-1])), flat), 0.0)
+    matrix = op.Reshape(matrix, vector(0, -1, length))
+
+    x = op.Pad(x, vector(0, 0, segments * length - n, 0), constant(0, x.dtype))
+    x = op.Reshape(x, vector(segments, length, -1))
+    x = x if x.dtype == weights.dtype else op.Cast(x, to=weights.dtype)
+    parts = op.Flatten(matrix @ x, axis=2)
+    row = owner * most * 2 + place
+    return op.Gather(parts, row, axis=0) + op.Gather(parts, row + most * 3, axis=0)
+
+
+# ---- taps, whose number is that of the kernel ----------------------------------------------------
+
+
+def _interpolated(x: Var, height: Size, width: Size, mode: Mode) -> Var:
+    """Returns weighted means of taps along the width, of the rows that are read, then along the
+    height.
+    """
+    levels = x.dtype == TensorProto.UINT8
+    down, across = (
+        _taps(size_of(x, axis), size, mode, levels)
+        for axis, size in ((_HEIGHT, height), (_WIDTH, width))
+    )
+    number = int(mode.radius) * 2
+    rows, _, places = op.Unique(down.indices, outputs=3)
+    x = _gathered(x, rows, _HEIGHT)
+    x = _gathered(x, op.Reshape(across.indices, np.array([-1])), _WIDTH)
+    read = op.Reshape(x, np.array([0, 0, 0, number, -1]))
+    if levels and mode.levels == "11 bits":
+        y = op.Floor(_weighted(read, across.weights / 16.0, _WIDTH))
+    else:
+        y = _weighted(read, across.weights, _WIDTH)
+    if levels and mode.levels == "16 bits":
+        y = _level(y + 0.5)
+    read = op.Gather(y, op.Reshape(places, np.array([number, -1])), axis=_HEIGHT)
+    weights = op.Unsqueeze(down.weights, [2])
+    if not levels or mode.levels == "rounded":
+        return _weighted(read, weights, _HEIGHT)
+    if mode.levels == "16 bits":
+        return _level(_weighted(read, weights, _HEIGHT) + 0.5)
+    # b0 s0 / 65536 + b1 s1 / 65536, each rounded down, then (... + 2) / 4
+    parts = op.Floor(op.Cast(read, to=_DOUBLE) * op.Cast(weights / 65536.0, to=_DOUBLE))
+    return _level(op.ReduceSum(parts, [_HEIGHT], keepdims=0) * 0.25 + 0.5)
+
+
+def _weighted(read: Var, weights: Var, axis: int) -> Var:
+    """Returns the sum of taps along an axis, in the dtype of their weights."""
+    read = read if read.dtype == weights.dtype else op.Cast(read, to=weights.dtype)
     return op.ReduceSum(read * weights, [axis], keepdims=0)
 
 
-def _levels(x: Var, axis: int, taps: Taps, mode: Mode) -> Var:
-    """Returns the weighted sum of levels along an axis: integers from 0 to 255, except between the
-    two axes of OpenCV.
-    """
-    indices, w = taps
-    if mode.levels == "rounded":
-        return _weighted(x, axis, Taps(indices, op.Cast(w, to=_DOUBLE)))
-    if mode.levels == "11 bits":
-        taps = Taps(indices, op.Cast(op.Round(w * 2.0**11), to=TensorProto.INT32))
-        if axis == _WIDTH:
-            return _weighted(x, axis, taps)
-        # b0 (s0 / 16) / 65536 + b1 (s1 / 16) / 65536, each rounded down, then (... + 2) / 4
-        read = op.Gather(x / 16, indices, axis=axis) * op.Unsqueeze(taps.weights, [2])
-        return (op.ReduceSum(read / 65536, [axis], keepdims=0) + 2) / 4
-    one = constant(np.float64(2**22)) if mode.levels == "22 bits" else _largest_power(w)
+# ---- levels --------------------------------------------------------------------------------------
+
+
+def _level(y: Var) -> Var:
+    """Returns numbers as uint8: rounded down, from 0 to 255."""
+    return op.Cast(op.Clip(y, constant(0, y.dtype), constant(255, y.dtype)), to=TensorProto.UINT8)
+
+
+def _rounded_weights(w: Var, one: Var) -> Var:
+    """Returns weights rounded to multiples of 1 / one, halves away from 0."""
     scaled = w * one
-    away = op.Cast(scaled + op.Sign(scaled) * 0.5, to=TensorProto.INT32)  # the Cast cuts
-    unit = op.Cast(one, to=TensorProto.INT32)
-    total = (_weighted(x, axis, Taps(indices, away)) + unit / 2) / unit
-    return op.Clip(total, *_ends(total))
+    return op.Sign(scaled) * op.Floor(op.Abs(scaled) + 0.5) / one
 
 
 def _largest_power(w: Var) -> Var:
@@ -96,11 +219,7 @@ def _largest_power(w: Var) -> Var:
     return op.Pow(constant(np.float64(2)), bits)
 
 
-def _ends(x: Var) -> tuple[Var, Var]:
-    return constant(0, x.dtype), constant(255, x.dtype)
-
-
-# ---- taps ----------------------------------------------------------------------------------------
+# ---- places --------------------------------------------------------------------------------------
 
 
 def _places(size: Size, dtype: int) -> Var:
@@ -125,16 +244,12 @@ def _nearest(n: Size, m: Size, mode: Nearest) -> Var:
         place = op.CumSum(steps, np.int64(0))
     else:
         place = (i + mode.offset) * scale
-    return op.Cast(op.Min(op.Floor(place), old - 1.0), to=TensorProto.INT64)
+    return op.Cast(op.Min(op.Floor(place), old - 1.0), to=_INT)
 
 
-def _taps(n: Size, m: Size, mode: Mode, floats: int) -> Taps:
-    """Returns the taps of m pixels among n, with weights in float64 or float32; `floats`: 1 for
-    those of a float image.
-    """
-    places = mode.places[floats]
-    if mode.border == "drop":
-        return _windows(n, m, mode, _FLOAT if places == "float32" else _DOUBLE)
+def _taps(n: Size, m: Size, mode: Mode, levels: bool) -> Taps:
+    """Returns the taps of m pixels among n, with weights in the dtype of their sums."""
+    places = mode.places[0 if levels else 1]
     r = _centers(n, m, _FLOAT if places == "fused" else _DOUBLE) - 0.5
     if places != "float64":
         r = op.Cast(op.Cast(r, to=_FLOAT), to=_DOUBLE)
@@ -145,7 +260,14 @@ def _taps(n: Size, m: Size, mode: Mode, floats: int) -> Taps:
     if mode.levels == "16 bits":  # the weights of one pixel are added before they are rounded
         same = op.Cast(op.Equal(op.Unsqueeze(j, [1]), op.Unsqueeze(inside, [0])), to=_DOUBLE)
         weights = op.ReduceSum(same * op.Unsqueeze(weights, [0]), [1], keepdims=0)
-    return Taps(op.Cast(inside, to=TensorProto.INT64), weights)
+    if levels and mode.levels == "16 bits":
+        weights = _rounded_weights(weights, _largest_power(weights))
+    if levels and mode.levels == "11 bits":
+        weights = op.Round(weights * 2.0**11)
+    # sums of levels with weights of 11 bits, or of 15 and a sum of absolute values below 2, are
+    # exact in float32
+    dtype = _DOUBLE if levels and mode.levels == "rounded" else _FLOAT
+    return Taps(op.Cast(inside, to=_INT), op.Cast(weights, to=dtype))
 
 
 def _centers(n: Size, m: Size, scale: int) -> Var:
@@ -154,8 +276,11 @@ def _centers(n: Size, m: Size, scale: int) -> Var:
     return op.Cast(ratio, to=_DOUBLE) * (_places(m, _DOUBLE) + 0.5)
 
 
-def _windows(n: Size, m: Size, mode: Mode, dtype: int) -> Taps:
-    """Returns taps whose kernel is as wide as the scale, without pixels behind the border."""
+def _windows(n: Size, m: Size, mode: Mode, floats: int) -> Windows:
+    """Returns windows as wide as the scale, without pixels behind the border, with weights in
+    float64 or float32; `floats`: 1 for those of a float image.
+    """
+    dtype = _FLOAT if mode.places[floats] == "float32" else _DOUBLE
     old = _number(n, dtype)
     scale = old / _number(m, dtype)
     center = scale * (_places(m, dtype) + 0.5)
@@ -163,12 +288,12 @@ def _windows(n: Size, m: Size, mode: Mode, dtype: int) -> Taps:
     reach = widened * mode.radius
     low = op.Floor(op.Max(center - reach + 0.5, 0.0))
     high = op.Min(op.Floor(center + reach + 0.5), old)
-    most = op.Cast(op.ReduceMax(high - low, keepdims=0), to=TensorProto.INT64)
+    most = op.Cast(op.ReduceMax(high - low, keepdims=0), to=_INT)
     j = low + op.Unsqueeze(_places(most, dtype), [1])
     inside = op.Cast(op.Less(j, high), to=dtype)
     weights = _KERNELS[mode.kernel]((j - center + 0.5) * (1.0 / widened)) * inside
     total = op.ReduceSum(weights, [0])
-    return Taps(op.Cast(op.Min(j, old - 1.0), to=TensorProto.INT64), weights / total)
+    return Windows(op.Cast(low, to=_INT), weights / total)
 
 
 # ---- kernels -------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import onnxgrad
 from onnxgrad.transform.preprocessing import pixels
 from onnxgrad.transform.preprocessing.modes import MODES
+from onnxgrad.verify.running.session import run
 from scripts.compare_resizers import image, of_graph, of_library
-from tests.helpers import DATA_DIR
+from tests.helpers import DATA_DIR, parse
 
 GOLDEN = dict(np.load(DATA_DIR / "resize.npz"))
 # float sums that the library rounds once: 1 of 255 in few places
@@ -43,13 +45,36 @@ def test_floats_are_those_of_the_library(name: str, resize: Any) -> None:
 
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize(
-    ("old", "new"), [((61, 83), (40, 40)), ((30, 41), (64, 57)), ((1, 1), (3, 2)), ((9, 2), (1, 1))]
+    ("old", "new"),
+    [
+        ((61, 83), (40, 40)),
+        ((30, 41), (64, 57)),
+        ((1, 1), (3, 2)),
+        ((9, 2), (1, 1)),
+        ((203, 331), (3, 5)),
+        ((16, 32), (16, 31)),
+    ],
 )
 def test_the_graph_and_numpy_have_the_same_levels(
     name: str, old: tuple[int, int], new: tuple[int, int]
 ) -> None:
     x = image(*old)
     assert np.array_equal(of_graph(x, *new, name), of_numpy(x, *new, name))
+
+
+@pytest.mark.parametrize("name", ["pil-bicubic", "torch-bilinear", "torchvision-nearest"])
+def test_several_images_and_channels(name: str) -> None:
+    """Images [2, 40, 31, 4] as a model reads them one by one."""
+    model = parse("g (float[N,4,9,8] x) => (float[N,4,9,8] y) { y = Identity (x) }")
+    steps = f"image{{channels=4}},resize{{size=[9,8],mode={name}}}"
+    made = onnxgrad.preprocess(model, steps, verify=False)
+    x = np.random.default_rng(0).integers(0, 256, (2, 40, 31, 4), np.uint8)
+    found = run(made, {"x": x})["y"]
+    wanted = pixels.resized(x.transpose(0, 3, 1, 2), 9, 8, MODES[name])
+    assert np.array_equal(found, wanted.astype(np.float32))
+    readers = {n.op_type for n in made.graph.node if "x" in n.input}
+    # pixels that are not read are not transposed
+    assert readers == {"Shape", "Transpose" if name.startswith("pil") else "Gather"}
 
 
 @pytest.mark.parametrize("name", MODES)
