@@ -1,15 +1,18 @@
-"""Peak memory of commands that read a large model: of their own process, relative to the weights,
-without the processes that run models in a proof.
+"""Peak memory of commands that read a large model, relative to the weights.
 
-    python scripts/bench_large_models.py [--gigabytes N] [--proved N] [ROW ...]
+    python scripts/bench_large_models.py [--gigabytes N] [--proved N] [--table NAME] [ROW ...]
 
-The model is a chain of MatMul whose weights lie in an external file, or in the model's own. The
-first table is without proofs, the second one with them, on a model of `--proved` GB. Linux only.
+The tables `plain` and `proved` are of a command's own process, on a chain of MatMul whose weights
+lie in an external file, or in the model's own: without proofs, and with them on a model of
+`--proved` GB. The table `checked` is of all processes of a command, the ones that run models
+included, on three models of about 0.3 GB whose weights lie in their file. A page that several
+processes share counts once. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -47,6 +50,93 @@ PROOFS = {
     "check-grad": "check-grad MODEL --wrt x --target y",
     "verify": "verify MODEL MODEL",
 }
+
+CHECKED = {
+    "onnxruntime": "",  # a session of the model, which runs once
+    "verify": "verify MODEL MODEL",
+    "check-grad of the input": "check-grad MODEL --wrt x --target y",
+    "grad of the input": "grad MODEL --wrt x --target y -o OUT/o.onnx",
+    "check-grad": "check-grad MODEL --wrt params --target y",
+    "grad": "grad MODEL --wrt params --target y -o OUT/o.onnx",
+    "join": "join MODEL OTHER --map y=c --prefix B_ -o OUT/o.onnx",
+    "train-step": "train-step MODEL --loss mse --wrt params -o OUT/step",
+}
+_RUN = """
+import sys, numpy as np, onnxruntime as ort
+session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+session.run(None, {i.name: np.zeros(i.shape, types[i.type]) for i in session.get_inputs()})
+"""
+
+
+def layers(count: int = 18, side: int = 2048) -> onnx.ModelProto:
+    """Returns MatMul + Add + Relu, `count` times."""
+    rng, weights, nodes, last = np.random.default_rng(0), {}, [], "x"
+    for i in range(count):
+        weights[f"w{i}"] = rng.standard_normal((side, side)) * (2 / side) ** 0.5
+        weights[f"b{i}"] = rng.standard_normal(side) * 0.1
+        nodes += [
+            helper.make_node("MatMul", [last, f"w{i}"], [f"m{i}"]),
+            helper.make_node("Add", [f"m{i}", f"b{i}"], [f"a{i}"]),
+            helper.make_node("Relu", [f"a{i}"], ["y" if i == count - 1 else f"h{i}"]),
+        ]
+        last = f"h{i}"
+    return _model(nodes, weights, {"x": [4, side]}, [4, side])
+
+
+def embedding(rows: int = 100_000, width: int = 768) -> onnx.ModelProto:
+    """Returns a wide table, rows of which are multiplied by a small matrix."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "table": rng.standard_normal((rows, width)),
+        "w": rng.standard_normal((width, 64)) * width**-0.5,
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "i"], ["rows"]),
+        helper.make_node("Add", ["rows", "x"], ["moved"]),
+        helper.make_node("MatMul", ["moved", "w"], ["products"]),
+        helper.make_node("Tanh", ["products"], ["y"]),
+    ]
+    inputs = {"i": [4, 16], "x": [4, 16, width]}
+    return _model(nodes, weights, inputs, [4, 16, 64])
+
+
+def convnet(count: int = 8, channels: int = 1024) -> onnx.ModelProto:
+    """Returns Conv + Relu, `count` times, on an image of 4 x 4."""
+    rng, weights, nodes, last = np.random.default_rng(0), {}, [], "x"
+    for i in range(count):
+        shape = (channels, channels, 3, 3)
+        weights[f"w{i}"] = rng.standard_normal(shape) * (2 / (9 * channels)) ** 0.5
+        conv = helper.make_node("Conv", [last, f"w{i}"], [f"c{i}"], pads=[1, 1, 1, 1])
+        last = "y" if i == count - 1 else f"h{i}"
+        nodes += [conv, helper.make_node("Relu", [f"c{i}"], [last])]
+    image = [1, channels, 4, 4]
+    return _model(nodes, weights, {"x": image}, image)
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, np.ndarray],
+    inputs: dict[str, list[int]],
+    result: list[int],
+) -> onnx.ModelProto:
+    def typed(name: str, shape: list[int]) -> onnx.ValueInfoProto:
+        kind = TensorProto.INT64 if name == "i" else TensorProto.FLOAT
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    found = [typed(name, shape) for name, shape in inputs.items()]
+    graph = helper.make_graph(nodes, "large", found, [typed("y", result)])
+    for name, array in weights.items():
+        graph.initializer.add(
+            name=name,
+            data_type=TensorProto.FLOAT,
+            dims=array.shape,
+            raw_data=array.astype(np.float32).tobytes(),
+        )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+MODELS = {"layers": layers, "embedding": embedding, "convnet": convnet}
 
 
 def model(folder: Path, count: int, inside: bool) -> Path:
@@ -87,6 +177,75 @@ def peak(command: list[str]) -> tuple[int, float]:
     return most, time.perf_counter() - started
 
 
+def _below(pid: int) -> list[int]:
+    """Returns a process and all processes that it started."""
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{one}/task").iterdir():
+                found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def _shares(pid: int) -> int:
+    """Returns the resident KiB of a process; a page counts in equal parts for all who map it."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def peak_of_all(command: list[str]) -> tuple[int, float]:
+    """Runs a command. Returns the peak of all its processes together in KiB, and its seconds."""
+    started, most = time.perf_counter(), 0
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            most = max(most, sum(map(_shares, _below(process.pid))))
+            time.sleep(0.03)
+    if process.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+    return most, time.perf_counter() - started
+
+
+def checked(rows: list[str]) -> None:
+    """Print the peaks of all processes of commands that check derivatives."""
+    print("\nAll processes of a command:\n")
+    print("| model | weights, MB | command | peak, MB | peak / weights | seconds |")
+    print("|---|---|---|---|---|---|")
+    for name, make in MODELS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path, made = Path(folder, "model.onnx"), make()
+            size = sum(len(t.raw_data) for t in made.graph.initializer)
+            onnx.save(made, path)
+            shape = [d.dim_value for d in made.graph.output[0].type.tensor_type.shape.dim]
+            del made
+            other = Path(folder, "other.onnx")
+            graph = helper.make_graph(
+                [helper.make_node("Neg", ["c"], ["z"])],
+                "other",
+                [helper.make_tensor_value_info("c", TensorProto.FLOAT, shape)],
+                [helper.make_tensor_value_info("z", TensorProto.FLOAT, shape)],
+            )
+            opset = [helper.make_opsetid("", 20)]
+            onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), other)
+            for row in [row for row in CHECKED if not rows or row in rows or name in rows]:
+                words = CHECKED[row].replace("MODEL", str(path)).replace("OTHER", str(other))
+                words = words.replace("OUT", folder).split()
+                command = (
+                    [sys.executable, "-m", "onnxgrad", *words, "-q"]
+                    if words
+                    else [sys.executable, "-c", _RUN, str(path)]
+                )
+                most, seconds = peak_of_all(command)
+                share = most * 1024 / size
+                print(
+                    f"| {name} | {size / 1e6:.0f} | {row} | {most * 1024 / 1e6:.0f} | "
+                    f"{share:.2f} | {seconds:.0f} |",
+                    flush=True,
+                )
+
+
 def table(commands: dict[str, str], rows: list[str], gigabytes: float, *more: str) -> None:
     """Print the peaks of the commands with the flags `more`."""
     count = max(3, round(gigabytes * 2**30 / (4 * SIDE * SIDE)))
@@ -114,10 +273,15 @@ def main() -> None:
     parser.add_argument("rows", nargs="*")
     parser.add_argument("--gigabytes", type=float, default=1.0)
     parser.add_argument("--proved", type=float, default=0.2)
+    parser.add_argument("--table", choices=("plain", "proved", "checked"))
     args = parser.parse_args()
     print(conditions())
-    table(COMMANDS, args.rows, args.gigabytes, "--no-verify")
-    table(PROOFS, args.rows, args.proved)
+    if args.table in (None, "plain"):
+        table(COMMANDS, args.rows, args.gigabytes, "--no-verify")
+    if args.table in (None, "proved"):
+        table(PROOFS, args.rows, args.proved)
+    if args.table in (None, "checked"):
+        checked(args.rows)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.user_operators import own_operators, unknown_to_onnxruntime
 from onnxgrad.verify.running import session as onnxruntime
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.session import open_session
 
 
@@ -130,11 +131,12 @@ def runner(files: Files, model: ModelProto, provider: str, threads: int = 1) -> 
         model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
     ) -> dict[str, Any]:
         source = files.runnable(model)
+        keep = CACHED_SESSIONS if files.folder is None else 1  # each one holds the weights
         if as_written:  # callers open it with all optimisations, and it must load there
-            open_session(source, provider=provider, threads=threads)
+            open_session(source, provider=provider, threads=threads, keep=keep)
         return onnxruntime.run(
             source, feeds, outputs=outputs, provider=provider, threads=threads,
-            optimize=not as_written,
+            optimize=not as_written, keep=keep,
         )  # fmt: skip
 
     return run, provider

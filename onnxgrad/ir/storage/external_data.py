@@ -293,12 +293,30 @@ def pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
         return
     start, end = int(offset), int(offset) + int(length)
     for at in range(start, end, _PIECE):
-        size = min(_PIECE, end - at)
-        piece = TensorProto(
-            name=tensor.name, data_type=TensorProto.UINT8, dims=[size], raw_data=b""
-        )
-        set_external_data(piece, place.get("location", ""), at, size)
-        yield internalize(piece, folder).raw_data
+        yield _read(tensor, folder, at, min(_PIECE, end - at))
+
+
+def _read(tensor: TensorProto, folder: Path | None, at: int, size: int) -> bytes:
+    """The bytes at a place of the file of an external tensor. Raises as `internalize`."""
+    piece = TensorProto(name=tensor.name, data_type=TensorProto.UINT8, dims=[size], raw_data=b"")
+    location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+    set_external_data(piece, location, at, size)
+    return internalize(piece, folder).raw_data
+
+
+def checked_place(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
+    """Returns the file of an external tensor and the offset there, after onnx's checks of its first
+    and last byte. Raises as `internalize`.
+    """
+    checked = deepcopy(tensor)
+    _check_length(checked)
+    place = {e.key: e.value for e in checked.external_data}
+    if not place.get("offset", "0").isdecimal():
+        internalize(tensor, folder)
+    start, size = int(place.get("offset", "0")), raw_bytes(tensor) or 0
+    for at in {start, start + max(size - 1, 0)} if size else ():
+        _read(tensor, folder, at, 1)
+    return folder / place.get("location", ""), start
 
 
 def arrays(tensor: TensorProto, folder: Path | None) -> Iterator[Array]:

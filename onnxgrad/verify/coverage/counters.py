@@ -231,10 +231,10 @@ class Rows(Counter):
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
     ) -> bool:
-        table, index = operands[self.table], operands[self.index]
-        if not isinstance(table, np.ndarray) or index is None or table.ndim == 0:
+        shape, index = getattr(operands[self.table], "shape", ()), operands[self.index]
+        if not shape or index is None:
             return False
-        rows = table.shape[self.axis if self.axis < table.ndim else 0]
+        rows = shape[self.axis if self.axis < len(shape) else 0]
         if self.read.size != rows:
             self.read = np.zeros(rows, bool)
         if self.between:

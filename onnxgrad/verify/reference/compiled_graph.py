@@ -17,6 +17,7 @@ import onnx
 from onnxgrad.errors import NodeFailed
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import scheduled
+from onnxgrad.ir.storage.stored_arrays import StoredArray
 from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
 from onnxgrad.verify.reference.moved_constants import MovedConstants
@@ -190,6 +191,10 @@ class Graph:
             self._part(late, (*self.inputs, *kept), tuple(outputs)),
         )
 
+    def returning(self, outputs: Sequence[str]) -> Graph:
+        """Returns the same steps as a graph with other outputs."""
+        return self._part(self.steps, self.inputs, outputs)
+
     def _part(self, steps: Iterable[Step], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
         part = copy(self)
         part.steps = [replace(step) for step in steps]
@@ -238,6 +243,16 @@ class Graph:
         """Runs the graph on positional arguments (missing ones are absent) and the values of the
         enclosing scope. `kept` receives all computed values.
         """
+        return tuple(map(_read, self.values(arguments, outer, clock, kept)))
+
+    def values(
+        self,
+        arguments: Sequence[Any],
+        outer: Mapping[str, Any],
+        clock: Clock,
+        kept: Kept | None = None,
+    ) -> tuple[Any, ...]:
+        """Returns the outputs as `run`, but a weight that is one of them stays in its file."""
         env: Env = {"": None, **self.constants(clock)}
         for name in self.captured:
             if name not in outer:
@@ -261,10 +276,14 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
     """Runs one node on the values of its scope."""
     call = _prepared(step, env, clock)
     operands = [env[name] for name in call.inputs]
+    found = _unread(call, operands, clock)
+    if found is None and not _by_blocks(step, operands, clock):
+        operands = [_read(value) for value in operands]
     if clock.jitter and clock.everywhere and call.op_type in CONTRACTIONS:
         operands = [clock.perturb(value) for value in operands]
     try:
-        found = step.run(call, operands, clock)
+        if found is None:
+            found = step.run(call, operands, clock)
         if clock.counting and step.watch is not None and step.watch.left:
             step.watch.see(call.attributes, operands, found, step.turns)
     except Unsupported:
@@ -284,6 +303,50 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
 
 def _where(call: Call) -> str:
     return f"{call.op_type} -> {call.outputs[0] if call.outputs else ''!r}"
+
+
+def _read(value: Any) -> Any:
+    """Returns a value with its elements: a weight that stays in its file is read."""
+    return value.wide() if isinstance(value, StoredArray) else value
+
+
+def _unread(call: Call, operands: Sequence[Any], clock: Clock) -> tuple[Any, ...] | None:
+    """Returns the result of a node that needs few elements of a weight in a file: rows, its
+    transpose, or the weight plus 0, as differences have it where nothing moves. None for any other
+    node.
+    """
+    if not operands or not isinstance(operands[0], StoredArray) or call.domain:
+        return None
+    weight, others = operands[0], operands[1:]
+    if call.op_type == "Identity":
+        return (weight,)
+    if call.op_type == "Transpose" and len(weight.shape) == 2:
+        return (weight if call["perm"] == [0, 1] else weight.T,)
+    if call.op_type == "Add" and not (clock.jitter and "Add" in clock.jittered):
+        added = others[0]
+        still = isinstance(added, np.ndarray) and added.shape == () and not added.any()
+        return (weight,) if still else None
+    if call.op_type == "Gather" and not call["axis"] and isinstance(others[0], np.ndarray):
+        at = np.where(others[0] < 0, others[0] + weight.shape[0], others[0])
+        if not at.size or (at.min() >= 0 and at.max() < weight.shape[0]):
+            return (weight.rows(at),)
+    return None
+
+
+def _by_blocks(step: Step, operands: Sequence[Any], clock: Clock) -> bool:
+    """Whether a node multiplies by a matrix in a file, which its kernel reads by blocks."""
+    call = step.call
+    return (
+        call.op_type in ("MatMul", "Gemm")
+        and not call.domain
+        and isinstance(operands[0], np.ndarray)
+        and operands[0].ndim > 0
+        and isinstance(operands[1], StoredArray)
+        and len(operands[1].shape) == 2
+        and not any(isinstance(value, StoredArray) for value in operands[2:])
+        and not (clock.jitter and clock.everywhere)
+        and not (clock.counting and step.watch is not None and step.watch.left)
+    )
 
 
 def _prepared(step: Step, env: Env, clock: Clock) -> Call:

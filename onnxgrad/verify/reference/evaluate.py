@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import onnx
 from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements
+from onnxgrad.ir.storage.stored_arrays import is_storable, stored
 from onnxgrad.verify.coverage.counters import Goal, Item, Reach, joined
 from onnxgrad.verify.coverage.targets import Targets
 from onnxgrad.verify.reference.compiled_graph import Clock, Env, Graph, Kept, Run
@@ -114,19 +116,21 @@ class _Partial:
     def run(self, arguments: Sequence[Any], clock: Clock) -> tuple[Any, ...]:
         if self.kept is None:
             kept = Kept(sys.maxsize)
-            self.kept = self.first.run(arguments, {}, clock)
+            self.kept = self.first.values(arguments, {}, clock)
             for name, value in zip(self.first.outputs, self.kept):
                 kept.add(name, value)
         return self.second.run([*arguments, *self.kept], {}, clock)
 
 
 class Reference:
-    """A model compiled for evaluation in float64. `run` evaluates it on feeds.
+    """A model compiled for evaluation in float64. `run` evaluates it on feeds. External weights
+    stay in their files in `folder`, and each node that needs one converts it.
 
     Raises Unsupported if an operator is unknown.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, folder: Path | None = None) -> None:
+        self._folder = folder
         self.functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._defaults: dict[tuple[str, str, int], dict[str, onnx.AttributeProto]] = {}
         self.declared = {value.name: value.type for value in model.graph.input}
@@ -136,6 +140,7 @@ class Reference:
         # a mark; the values, and the inputs, of the run in which no input was moved
         self._base: tuple[object, Mapping[str, Any], Mapping[str, Any]] = (None, {}, {})
         self.compiled = self.graph(model.graph, domains.versions(model.opset_import))
+        self._latest = self.compiled  # with the outputs of the latest run
 
     def run(
         self,
@@ -203,13 +208,19 @@ class Reference:
             if moved is not None and moved[1]:
                 return dict(zip(wanted, self._behind(moved, wanted).run(arguments, clock)))
             kept = None if moved is None else Kept(_MOST_KEPT)
-            found = dict(zip(graph.outputs, graph.run(arguments, {}, clock, kept)))
+            found = dict(zip(wanted, self._returning(wanted).run(arguments, {}, clock, kept)))
             if moved is not None and kept is not None:
                 inputs = Kept(_MOST_KEPT)
                 for name, value in zip(graph.inputs, arguments):
                     inputs.add(name, value)
                 self._base = moved[0], kept.values, inputs.values
-        return {name: found[name] for name in wanted}
+        return found
+
+    def _returning(self, wanted: tuple[str, ...]) -> Graph:
+        """Returns the graph with these outputs; it frees the others when they were used."""
+        if self._latest.outputs != wanted:
+            self._latest = self.compiled.returning(wanted)
+        return self._latest
 
     def remembers(self, mark: object) -> bool:
         """Returns whether the inputs of the run with this mark that moved none are kept."""
@@ -253,10 +264,15 @@ class Reference:
 
     def graph(self, graph: onnx.GraphProto, opsets: Mapping[str, int]) -> Graph:
         """Compiles a graph or subgraph."""
-        initial: Env = {t.name: widen(elements(t)) for t in graph.initializer}
+        initial: Env = {t.name: self._constant(t) for t in graph.initializer}
         initial |= {t.values.name: dense(t) for t in graph.sparse_initializer}
         inputs, outputs = [v.name for v in graph.input], [v.name for v in graph.output]
         return Graph(self, graph.node, inputs, outputs, initial, opsets)
+
+    def _constant(self, tensor: onnx.TensorProto) -> Any:
+        if self._folder is not None and is_storable(tensor):
+            return stored(tensor, self._folder)
+        return widen(elements(tensor))
 
     def defaults(self, domain: str, op_type: str, version: int) -> dict[str, onnx.AttributeProto]:
         """Returns the default attributes of an operator's schema; none for an unknown operator."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.ir.storage.stored_arrays import StoredArray
 from onnxgrad.ir.types import Array
 
 
@@ -41,6 +42,8 @@ class MovedConstants:
         return {name: self._of((id(owner), name), value) for name, value in values.items()}
 
     def _of(self, key: object, value: Any) -> Any:
+        if isinstance(value, StoredArray):
+            value = value.wide()
         if isinstance(value, float):
             return float(self._once(key, np.asarray(value)))
         if isinstance(value, list) and value and all(isinstance(v, float) for v in value):

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
+from google.protobuf.message import DecodeError
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.preflight.tensors import raw_bytes
+from onnxgrad.ir.storage.external_data import load_weights
+from onnxgrad.ir.storage.stored_arrays import is_storable
+from onnxgrad.ir.storage.weights_in_file import LARGE, LARGE_FILE, read_without_weights
 from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, DEPLOYED, ROUNDED
 from onnxgrad.verify.reference.moved_constants import Roundings
@@ -43,7 +49,7 @@ class References:
             OWN[domain, op] = _asking(ask, domain, op)
         while len(self._open) >= _KEPT:
             self._drop()
-        self._open[key] = Reference(read(model))
+        self._open[key] = Reference(*_outlined(model))
 
     def _drop(self) -> None:
         free = (key for key in self._open if self._counted.get(key) != self._latest)
@@ -110,6 +116,33 @@ def infer_types(model: bytes | bytearray) -> bytes:
     return bytes(found.SerializeToString())
 
 
+def _outlined(model: bytes | bytearray | str) -> tuple[onnx.ModelProto, Path | None]:
+    """Returns a model whose large weights stay in their files, and its folder; None if all weights
+    are in the model. Raises InputError.
+    """
+    if not isinstance(model, str):
+        return read(model), None
+    path, found = Path(model), None
+    try:
+        if path.stat().st_size >= LARGE_FILE:
+            found = read_without_weights(path)
+        found = found or onnx.load(model, load_external_data=False)
+        staying = {
+            t.name
+            for t in found.graph.initializer
+            if is_storable(t) and (raw_bytes(t) or 0) >= LARGE
+        }
+        load_weights(found, path.parent, but=staying)
+    except (DecodeError, InputError, OSError) as error:
+        raise _unreadable(model, error) from error
+    return found, path.parent
+
+
+def _unreadable(model: str, error: Exception) -> InputError:
+    words = " ".join(str(error).split())[:200]
+    return InputError(f"{model}: its external data cannot be read: {words}")
+
+
 def read(model: bytes | bytearray | str) -> onnx.ModelProto:
     """Returns a model from its bytes, or from a path with its external data. Raises InputError."""
     if not isinstance(model, str):
@@ -118,6 +151,4 @@ def read(model: bytes | bytearray | str) -> onnx.ModelProto:
         return onnx.load(model)
     # onnx raises its checker's ValidationError, OSError, ValueError or RuntimeError
     except Exception as error:
-        raise InputError(
-            f"{model}: its external data cannot be read: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise _unreadable(model, error) from error

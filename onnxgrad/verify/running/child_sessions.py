@@ -43,6 +43,13 @@ def tensor_kind(type_name: str) -> str:
     return type_name[7:-1] if type_name.startswith("tensor(") else ""
 
 
+def _trim() -> None:
+    """Returns freed memory to the system. glibc keeps blocks as large as weights for later."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+
+
 def preload(ort: Any) -> None:
     """Loads the libraries that device providers need. pip puts them beside the packages, not on the
     system's path. Raises onnxruntime's exceptions, and drops its output.
@@ -102,7 +109,8 @@ class Sessions:
         if not on_cpu:
             providers.append(CPU)
         keep = config.get("keep", CACHED_SESSIONS)
-        self._shrink(keep if on_cpu else min(keep, DEVICE_SESSIONS) - 1)
+        self._drop(key)  # its weights go before they are loaded again
+        self._shrink((keep if on_cpu else min(keep, DEVICE_SESSIONS)) - 1)
         session = self._made(model, options, providers, config.get("again", ""))
         used = session.get_providers()
         if provider not in used:
@@ -142,7 +150,11 @@ class Sessions:
 
     def _shrink(self, count: int) -> None:
         while len(self._open) > count:
-            self._open.popitem(last=False)
+            self._drop(next(iter(self._open)))
+
+    def _drop(self, key: str) -> None:
+        if self._open.pop(key, None) is not None:
+            _trim()
 
     def run(self, key: str, feeds: dict[str, Any], outputs: list[str] | None) -> dict[str, Any]:
         session = self._used(key)

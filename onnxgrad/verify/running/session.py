@@ -214,15 +214,8 @@ class Session:
         """
         with _held(self.provider) as child:
             if not _ask(child, timeout, "load", "has", self._key):
-                _ask(
-                    child,
-                    SECONDS,
-                    "load",
-                    "open",
-                    self._key,
-                    sendable(self._payload),
-                    dict(self._config),
-                )
+                given = self._key, sendable(self._payload), dict(self._config)
+                _ask(child, SECONDS, "load", "open", *given)
             return _ask(child, timeout, "run", verb, self._key, *arguments)
 
 
@@ -376,8 +369,9 @@ def run_many(
     outputs: Sequence[str] | None = None,
     timeout: float = SECONDS,
     session_options: Mapping[str, str] = {},
+    keep: int = CACHED_SESSIONS,
 ) -> list[dict[str, Value]]:
-    """Runs a model in onnxruntime on several feeds, with one session."""
+    """Runs a model in onnxruntime on several feeds, with one session. `keep`: as `open_session`."""
     session = open_session(
         model,
         provider=provider,
@@ -385,6 +379,7 @@ def run_many(
         threads=threads,
         session_options=session_options,
         timeout=timeout,
+        keep=keep,
     )
     return [session.run(feeds, outputs=outputs, timeout=timeout) for feeds in list_of_feeds]
 
@@ -399,6 +394,7 @@ def run(
     outputs: Sequence[str] | None = None,
     timeout: float = SECONDS,
     session_options: Mapping[str, str] = {},
+    keep: int = CACHED_SESSIONS,
 ) -> dict[str, Value]:
     """Runs a model once in onnxruntime and returns its outputs by name.
 
@@ -414,4 +410,5 @@ def run(
         outputs=outputs,
         timeout=timeout,
         session_options=session_options,
+        keep=keep,
     )[0]
