@@ -17,7 +17,7 @@ import os
 import time
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -32,11 +32,11 @@ from onnxgrad.grad.checking.differences import compare, directions
 from onnxgrad.grad.checking.further_inputs import FurtherInputs
 from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.looks import Checked, Directional, Motion, along_gradients
-from onnxgrad.grad.checking.probe import Probe, Run, probe_of, runner, values_reaching
+from onnxgrad.grad.checking.probe import Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
 from onnxgrad.grad.checking.same_outputs import same_function, same_outputs, whose_fault
-from onnxgrad.grad.checking.vectors import Flat, flat, values_of, zero_deltas
+from onnxgrad.grad.checking.vectors import Flat, flat, largest_of, values_of, zero_deltas
 from onnxgrad.grad.checking.zero_reasons import explained
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.derivatives.derivative import Derivative
@@ -50,6 +50,7 @@ from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files, opened
+from onnxgrad.ir.storage.stored_arrays import is_storable, stored
 from onnxgrad.ir.types import SequenceType, numpy_dtype
 from onnxgrad.limits import current
 from onnxgrad.name_lists import names_among
@@ -162,6 +163,11 @@ class Check(Checked):
             self.files.load(self.forward), self.wrt, found.values, found.targets, self.stops
         )
         self.dtypes = coarsest_on_the_way(found.program, found.results)
+        self.stored = {
+            t.name: stored(t, self.files.folder)
+            for t in self.probe.model.graph.initializer
+            if t.name in found.values and self.files.folder is not None and is_storable(t)
+        }
         # values that the user asked for by name
         self.named: Collection[str] = ()
         # outputs of the graph that are the model's own, unless their draws differ from run to run
@@ -259,7 +265,7 @@ class _GradientCheck(Check):
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
         found, probe = self.found, self.probe
         reference = Float64(self.files.runnable(probe.model))
-        feeds, base = where_finite(reference, probe, self.still, feeds, given=given)
+        feeds, base = where_finite(self, reference, feeds, given=given)
         rng = np.random.default_rng(self.how.seed)
         weights = self.weights(rng, base)
         given_all = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
@@ -272,10 +278,9 @@ class _GradientCheck(Check):
         for name in [*gradients]:
             share = current().left() * _PART_OF_REST / len(gradients)
             where = replace(where, until=time.monotonic() + share)
-            g, values = flat(gradients.pop(name)), flat(base[name])
-            size = float(max(values.max(initial=0.0), -values.min(initial=0.0)))
+            g, size = flat(gradients.pop(name)), largest_of(base[name])
             lines = [Line(where, probe.deltas[name], v, size) for v in directions(rng, g)]
-            check, trials = compare(name, g, values, lines, self.limits[name])
+            check, trials = compare(name, g, base[name], lines, self.limits[name])
             if trials and any(t.off for t in trials):
                 check = look.look(check, trials, g, self.dtypes[name], largest)
             checks.append(check)
@@ -287,8 +292,9 @@ class _GradientCheck(Check):
     def derivatives(self, motion: Motion) -> Directional:
         found, weights = self.found, motion.weights
         given = {**motion.feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
-        results = motion.run(self.graph, given, outputs=list(found.results.values()))
-        gradients = {n: flat(results[out]) for n, out in found.results.items()}
+        wanted = {n: found.results[n] for n in motion.moves}
+        results = motion.run(self.graph, given, outputs=list(wanted.values()))
+        gradients = {n: flat(results[out]) for n, out in wanted.items()}
         return along_gradients(self.onto(weights), gradients, motion.moves)
 
     def _in_float64(
@@ -371,9 +377,8 @@ def _feeds(
 
 
 def where_finite(
+    check: Checked,
     reference: Float64,
-    probe: Probe,
-    unmoved: Callable[[Mapping[str, Any]], dict[str, Any]],
     feeds: dict[str, Any],
     *,
     given: bool = False,
@@ -385,9 +390,10 @@ def where_finite(
     choices = [feeds] if given else [feeds, *_masks_alike(feeds)]
 
     def finite(results: Mapping[str, Any]) -> bool:
-        return all(np.isfinite(flat(results[out])).all() for out in probe.outputs.values())
+        outputs = check.probe.outputs.values()
+        return all(np.isfinite(flat(results[out])).all() for out in outputs)
 
-    answers = ((feeds, reference.run(unmoved(feeds))) for feeds in choices)
+    answers = ((feeds, check.at_rest(reference, feeds)) for feeds in choices)
     first = next(answers)
     return next((answer for answer in chain([first], answers) if finite(answer[1])), first)
 

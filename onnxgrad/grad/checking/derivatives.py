@@ -28,7 +28,7 @@ from onnxgrad.grad.checking.differences import DIRECTIONS, NO_SIZE, Trial, on_on
 from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.looks import Directional, Motion
 from onnxgrad.grad.checking.report import TOO_SMALL, GradientReport, ValueCheck
-from onnxgrad.grad.checking.vectors import Flat, flat, middle, side_by_side
+from onnxgrad.grad.checking.vectors import Flat, flat, largest_of, middle, side_by_side
 from onnxgrad.grad.derivatives.derivative import Derivative, Kind
 from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import Mode, jacobians
@@ -106,7 +106,7 @@ class _ProductCheck(Check):
     def at(self, feeds: dict[str, Any], *, given: bool) -> list[ValueCheck]:
         reference = Float64(self.files.runnable(self.probe.model))
         rng = np.random.default_rng(self.how.seed)
-        feeds, base = where_finite(reference, self.probe, self.still, feeds, given=given)
+        feeds, base = where_finite(self, reference, feeds, given=given)
         sequence = next((n for n in self.found.values if isinstance(base[n], list)), None)
         if sequence is not None:
             raise InputError(f"'{sequence}' is a sequence: products are checked by tensors alone")
@@ -143,7 +143,7 @@ class _ProductCheck(Check):
         trials = {}
         found = self._slopes(Motion(self.run, at.feeds, weights, moves))
         for name, (got, size) in found.items():
-            largest = float(np.abs(flat(at.base[name])).max(initial=0.0))
+            largest = largest_of(at.base[name])
             line = Line(where, self.probe.deltas[name], moves[name], largest)
             size, limit = max(size, NO_SIZE) if np.isfinite(size) else NO_SIZE, self.limits[name]
             trials[name] = Trial(line, got, line.slope(limit * size, limit), size, limit)

@@ -12,7 +12,7 @@ import numpy as np
 
 from onnxgrad.grad.checking.line import QUICK, STEP, Line, Slope, no_slope_beside, smooth_elements
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
-from onnxgrad.grad.checking.vectors import Flat, Mask
+from onnxgrad.grad.checking.vectors import Flat, Mask, flat
 from onnxgrad.wording import counted
 
 DIRECTIONS = 4
@@ -106,7 +106,7 @@ class _Drawn:
 
 
 def compare(
-    name: str, g: Flat, values: Flat, lines: Sequence[Line], limit: float
+    name: str, g: Flat, values: Any, lines: Sequence[Line], limit: float
 ) -> tuple[ValueCheck, list[Trial]]:
     """Compares the gradient `g` of `values` with differences along the lines, on the scale of the
     value's own gradient. Elements on a kink are not moved.
@@ -192,7 +192,7 @@ def _not_finite(name: str, g: Flat, line: Line, limit: float) -> ValueCheck:
 
 
 def _beside_kinks(
-    name: str, g: Flat, values: Flat, kinked: Trial, trials: Sequence[Trial]
+    name: str, g: Flat, values: Any, kinked: Trial, trials: Sequence[Trial]
 ) -> tuple[ValueCheck, list[Trial]]:
     """Returns the check in which only the elements that are not on a kink move, and its trials. The
     gradient of an element on a kink must lie between its two slopes.
@@ -208,7 +208,7 @@ def _beside_kinks(
     before = verdict(name, trials, limit)
     if not has_kink(np.ones(g.shape, bool)):
         return before, list(trials)
-    smooth = smooth_elements(values, has_kink, lambda: at.at.late)
+    smooth = smooth_elements(flat(values), has_kink, lambda: at.at.late)
     if smooth is None:
         why = "elements are on kinks, at too many values"
         return replace(before, error=0.0, judged=False, why=why), list(trials)

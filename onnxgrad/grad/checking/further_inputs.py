@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.grad.checking.line import spot
 from onnxgrad.grad.checking.looks import Checked, Look
 from onnxgrad.grad.checking.report import Looks, ValueCheck
-from onnxgrad.grad.checking.vectors import flat
+from onnxgrad.grad.checking.vectors import flat, flat_shape
 from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import DECISIONS, progress
 from onnxgrad.verify.coverage.goals import Wishes, filled, parted, solved
@@ -40,6 +41,7 @@ _IDLE = 2  # rounds that may reach nothing more in turn
 _OFF_KINKS = 2.0**-11  # how far beside a wanted value a float is put, relative above 1
 # seconds for everything here: this part of those that the check itself took, if that is more
 _LEAST_SECONDS, _PART_OF_CHECK, _PART_OF_REST = 10.0, 0.25, 0.25
+_GROUPS = 8  # of values that are weights in a file
 _MARKS = itertools.count()
 
 
@@ -194,36 +196,50 @@ class FurtherInputs:
         """Adds a run to the coverage."""
         base = self.base  # of the same shapes, unless the sizes differ
         if base is None or any(np.shape(v) != np.shape(self.usual[n]) for n, v in feeds.items()):
-            base = self.reference.run(self.check.still(feeds), seconds=self._left())
-        self.check.along(self._counting, feeds, base, self.seed)
+            base = self.check.at_rest(self.reference, feeds, self._left())
+        self.check.along(self._counting, feeds, base, self.seed, names=self._groups(base)[0])
 
     def _compared(self, feeds: Mapping[str, Any], words: str, deployed: bool) -> bool:
         check, probe = self.check, self.check.probe
         still = check.still(feeds)
-        base = self.reference.run(still, seconds=self._left())
+        base = check.at_rest(self.reference, feeds, self._left())
         if not all(np.isfinite(flat(base[out])).all() for out in probe.outputs.values()):
             return False
         self.base = self.base or base
-        found = check.along(self._counting, feeds, base, self.seed)
-        look = Look(
-            check,
-            feeds,
-            base,
-            replace(spot(self.reference, still, found.weights, base), until=self.deadline),
-            found,
-            self.exact,
-            self.seed,
-            frozenset(self.zeros - self.right.keys()),
-            words,
-        )
-        look.nan(self._counting, "float64")
-        if deployed:
-            with contextlib.suppress(OnnxgradError):
-                look.nan(check.run, "float32")
-        look.joint()
-        self.wrong = {**look.wrong, **self.wrong}
-        self.right |= look.right
+        for names in self._groups(base):
+            found = check.along(self._counting, feeds, base, self.seed, names=names)
+            at = spot(self.reference, still, found.weights, base)
+            zeros = frozenset(self.zeros - self.right.keys())
+            look = Look(
+                check, feeds, base, replace(at, until=self.deadline), found, self.exact, self.seed,
+                zeros, words,
+            )  # fmt: skip
+            del found  # the look replaces it
+            look.nan(self._counting, "float64")
+            if deployed:
+                with contextlib.suppress(OnnxgradError):
+                    look.nan(check.run, "float32")
+            look.joint()
+            self.wrong = {**look.wrong, **self.wrong}
+            self.right |= look.right
+            if self._left() <= 0:
+                break
         return True
+
+    def _groups(self, base: Mapping[str, Any]) -> list[list[str]]:
+        """Returns the values in groups that move together: several times as much memory as a group
+        is needed in float64. Products with derivatives move all values at once.
+        """
+        values = [*self.check.found.values]
+        if self.check.found.kind != "gradient" or not self.check.stored:
+            return [values]
+        sizes = {name: math.prod(flat_shape(base[name])) for name in values}
+        groups, most = [[values[0]]], sum(sizes.values()) / _GROUPS
+        for name in values[1:]:
+            if sum(sizes[n] for n in groups[-1]) + sizes[name] > most:
+                groups.append([])
+            groups[-1].append(name)
+        return groups
 
     # ---- the search ------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ Elements of large derivatives move less than others, so that small ones count as
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -21,10 +21,11 @@ from onnxgrad.grad.checking.line import STEP, UNIT, JointLine, Line, Place, Slop
 from onnxgrad.grad.checking.probe import Probe, Run
 from onnxgrad.grad.checking.report import ValueCheck
 from onnxgrad.grad.checking.rounding import constants_shifted
-from onnxgrad.grad.checking.vectors import Flat, flat, values_of
+from onnxgrad.grad.checking.vectors import Flat, flat, flat_shape, largest_of, values_of
 from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient
 from onnxgrad.ir.storage.shared_weights import Files
+from onnxgrad.ir.storage.stored_arrays import StoredArray
 from onnxgrad.verify.reference.client import Float64
 
 # elements, and values, whose derivative is larger than this part of the largest one move less: the
@@ -124,6 +125,8 @@ class Checked(ABC):
     probe: Probe = field(init=False)
     run: Run = field(init=False)
     dtypes: dict[str, int] = field(init=False)
+    # the weights among the values that lie in a file
+    stored: dict[str, StoredArray] = field(init=False)
 
     @property
     @abstractmethod
@@ -142,6 +145,16 @@ class Checked(ABC):
     def derivatives(self, motion: Motion) -> Directional:
         """Returns the derivatives along the directions of a motion."""
 
+    def at_rest(
+        self, reference: Float64, feeds: Mapping[str, Any], seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Returns the values and the targets with nothing moved, by the reference of the probe. The
+        weights among them stay in their file.
+        """
+        outputs = [v.name for v in self.probe.model.graph.output if v.name not in self.stored]
+        found = reference.run(self.still(feeds), outputs=outputs, seconds=seconds)
+        return {**found, **self.stored}
+
     def along(
         self,
         run: Run,
@@ -149,14 +162,17 @@ class Checked(ABC):
         base: Mapping[str, Any],
         seed: int,
         moves: Mapping[str, Flat] | None = None,
+        names: Collection[str] | None = None,
     ) -> Directional:
         """Returns the derivatives at the feeds, computed by `run`, along `moves` or along random
-        directions. base: the results of the probe, or others of the same shapes.
+        directions of the values `names` (None: all). base: the results of the probe, or others of
+        the same shapes.
         """
         rng = np.random.default_rng(seed)
         weights = self.weights(rng, base)
         moves = moves or {
-            n: np.asarray(rng.standard_normal(flat(base[n]).shape)) for n in self.found.values
+            n: np.asarray(rng.standard_normal(flat_shape(base[n])))
+            for n in (self.found.values if names is None else names)
         }
         return self.derivatives(Motion(run, feeds, weights, moves))
 
@@ -192,7 +208,7 @@ class Look:
         return replace(found, until=self.cheap.until)
 
     def _line(self, name: str, at: Place) -> Line:
-        size = float(np.abs(flat(self.base[name])).max(initial=0.0))
+        size = largest_of(self.base[name])
         return Line(at, self.check.probe.deltas[name], self.found.moves[name], size)
 
     def nan(self, run: Run, dtype: str) -> None:

@@ -12,6 +12,7 @@ from onnxgrad.grad.sequences import element_type, map_elements
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.storage.shared_weights import Files
+from onnxgrad.ir.storage.stored_arrays import StoredArray
 from onnxgrad.ir.types import SequenceType
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64
@@ -22,11 +23,24 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 def flat(value: Any) -> Flat:
     """Returns a tensor in float64 with its shape, or a sequence as one float64 vector."""
+    if isinstance(value, StoredArray):
+        return value.wide()
     if isinstance(value, list):
         return np.concatenate(
             [np.zeros(0), *(np.asarray(v).astype(np.float64).ravel() for v in value)]
         )
-    return np.asarray(value).astype(np.float64)
+    return np.asarray(value).astype(np.float64, copy=False)
+
+
+def flat_shape(value: Any) -> tuple[int, ...]:
+    """Returns the shape of `flat`; an array that lies in a file is not read."""
+    return value.shape if isinstance(value, StoredArray) else flat(value).shape
+
+
+def largest_of(value: Any) -> float:
+    """Returns the magnitude of the largest element."""
+    found = flat(value)
+    return float(max(found.max(initial=0.0), -found.min(initial=0.0)))
 
 
 def shaped(vector: Flat, like: Any) -> Any:

@@ -12,6 +12,8 @@ from onnxgrad import check_gradient, op, temporary_rules
 from onnxgrad.errors import InputError
 from onnxgrad.grad import vjp
 from onnxgrad.grad.checking.check import branches_not_taken
+from onnxgrad.grad.checking.looks import Checked
+from onnxgrad.ir.storage import shared_weights
 from tests.grad.numeric import normal
 from tests.helpers import parse
 
@@ -264,3 +266,60 @@ def test_a_quantised_model_is_checked_as_it_is_written() -> None:
         quantised.graph.initializer.append(numpy_helper.from_array(bias, name))
     report = check_gradient(quantised, ["v"], adjoint="input")
     assert report.ok, str(report)
+
+
+LAYERS = """<ir_version: 10, opset_import: ["" : 18]> m (float[4,N] x, int64[5] i) => (float s) {
+  a = MatMul (x, v) b = Tanh (a) c = Gemm <transB = 1> (b, w) r = Gather (table, i)
+  d = MatMul (c, u) e = Sum (d, z) q = ReduceSum <keepdims = 0> (r) p = Mul (e, q)
+  t = Mul (p, p) s = ReduceMean <keepdims = 0> (t) }"""
+
+
+def layers(size: int = 3) -> onnx.ModelProto:
+    found = onnx.parser.parse_model(LAYERS.replace("N", str(size)))
+    shapes = {"v": (size, size), "w": (size, size), "table": (size, 4), "u": (size, 5), "z": (4, 5)}
+    for name, shape in shapes.items():
+        array = normal(*shape) * shape[-1] ** -0.5
+        found.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    return found
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are held as those of models of gigabytes are."""
+    monkeypatch.setattr(shared_weights, "LARGE", 1)
+    monkeypatch.setattr(shared_weights, "LARGE_FILE", 1)
+
+
+def test_weights_in_files_are_judged_as_those_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = check_gradient(layers(256), "params", "s")
+    monkeypatch.setattr(shared_weights, "LARGE_FILE", 1)
+    outside = check_gradient(layers(256), "params", "s")
+    assert [v.name for v in outside.values] == [v.name for v in inside.values]
+    assert outside.ok and inside.ok and len(inside.values) == 5
+    for a, b in zip(inside.values, outside.values):
+        assert a.judged and b.judged and a.why == b.why
+        assert a.gradient == pytest.approx(b.gradient, rel=1e-9)
+        assert a.difference == pytest.approx(b.difference, rel=1e-6)
+
+
+def test_weights_in_files_move_in_groups(on_disk: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The further looks move a few of them at once; every value takes part."""
+    moved: list[list[str]] = []
+    along = Checked.along
+
+    def noted(check: Any, *arguments: Any, **options: Any) -> Any:
+        moved.append([*(options.get("names") or ())])
+        return along(check, *arguments, **options)
+
+    monkeypatch.setattr(Checked, "along", noted)
+    assert check_gradient(layers(), "params", "s").ok
+    groups = [names for names in moved if names]
+    assert {"v", "w", "table", "u", "z"} == {name for names in groups for name in names}
+    assert max(map(len, groups)) < 5
+
+
+def test_a_wrong_rule_of_weights_in_files(on_disk: None, wrong_tanh: None) -> None:
+    report = check_gradient(layers(), "params", "s")
+    assert not report.ok
+    off = {v.name for v in report.values if v.judged and v.error > report.tolerance}
+    assert off == {"v"}
