@@ -195,19 +195,35 @@ def _reads_input(b: Binding) -> bool:
 
 
 def _unchanged(v: Var | None) -> Var | None:
-    """The first value in the chain that computes `v` which has the same shape."""
-    while v is not None and v.definition is not None:
-        b = v.definition
-        if b.domain or b.outputs[0] is not v or not b.inputs:
+    """The first value in the chain that computes `v` which has the same shape and several readers,
+    or none before it.
+
+    A Shape beside the only reader of a value would keep the two bindings from being fused, here and
+    in onnxruntime: Conv and BatchNormalization.
+    """
+    unused, kept = None, None
+    while v is not None:
+        readers = [b for b in v.users if b.op != "Shape" and b is not unused]
+        if v.definition is None or len(readers) + v.returned > 1:
             return v
-        if b.op in _SAME and b.inputs[0] is not None:
-            v = b.inputs[0]
-            continue
-        same = next((u for u in b.inputs if u is not None and _is_as_large(u, v)), None)
-        if same is None or b.blocks:
-            return v
-        v = same
-    return v
+        unused = None if readers or v.returned else v.definition
+        if unused is None and kept is None:
+            kept = v
+        before = _before(v.definition, v)
+        if before is None:
+            return kept or v
+        v = before
+    return kept
+
+
+def _before(b: Binding, v: Var) -> Var | None:
+    """The operand of `b` which has the shape of its result `v`."""
+    if b.domain or b.outputs[0] is not v or not b.inputs:
+        return None
+    if b.op in _SAME and b.inputs[0] is not None:
+        return b.inputs[0]
+    same = next((u for u in b.inputs if u is not None and _is_as_large(u, v)), None)
+    return None if b.blocks else same
 
 
 def _is_as_large(u: Var, v: Var) -> bool:

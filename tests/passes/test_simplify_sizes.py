@@ -68,6 +68,26 @@ def test_what_stays(body: str, inputs: str, result: str, left: Sequence[str]) ->
     found.prove()
 
 
+@pytest.mark.parametrize(
+    ("body", "source"),
+    [
+        ("r = Neg(q) t = Shape(q)", "q"),
+        ("r = Neg(q) u = Abs(r) t = Shape(u)", "r"),  # an output; nothing else reads u
+        ("r = Neg(q) v = Abs(q) t = Shape(r) w = Exp(r) a = Add(v, w) o = ReduceSum(a)", "q"),
+        ("v = Abs(p) r = Neg(q) t = Shape(r) w = Exp(r) a = Add(v, w) o = ReduceSum(a)", "p"),
+        ("r = Neg(q) t = Shape(r) w = Exp(r) o = ReduceSum(w)", "r"),
+    ],
+)
+def test_shape_reads_no_value_between_two_that_fuse(body: str, source: str) -> None:
+    """It would be a second reader of p = MatMul(x, z), which onnxruntime fuses with a sole one."""
+    outputs = "float o, int64[2] y" if "o =" in body else "float[N,4] r, int64[2] y"
+    text = f"p = MatMul(x, z) q = Relu(p) {body} y = Neg(t)"
+    found = done(text, "float[N,M] x, float[M,4] z", outputs)
+    (shape,) = [b for b in found.program.main.bindings if b.op == "Shape"]
+    assert shape.inputs[0] is not None and shape.inputs[0].name == source
+    found.prove()
+
+
 def test_below_opset_15_a_part_of_a_shape_has_no_operator() -> None:
     body = "q = Relu(x) s = Shape(q) a = Gather(s, zero) y = Concat<axis = 0>(a, four)"
     assert done(body, "float[N,M] x", "int64[2] y", opset=14).ops == ["Shape", "Gather", "Concat"]
