@@ -22,7 +22,7 @@ from onnxgrad.laws.constant_values import filling
 from onnxgrad.laws.remove_noops import x_or_identity
 from onnxgrad.rewrite.pattern import Each, P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
-from onnxgrad.rewrite.worklist import count, rewrite
+from onnxgrad.rewrite.worklist import Measure, count, rewrite
 
 x, a, b, c, d, y, i, j, p, q, w, v, axes = capture("x a b c d y i j p q w v axes")
 
@@ -174,17 +174,39 @@ def gather_of_gather(x: Var, i: Var, j: Var, p: int, q: int, root: Binding) -> A
     return op.Gather(x, np.asarray(first[second]), axis=p)
 
 
+def _slices_behind(b: Binding | None) -> int:
+    """How many Slices in a row compute the operand of this one; 0 for another operator."""
+    found = -1
+    while b is not None and b.is_op("Slice"):
+        found, b = found + 1, None if b.inputs[0] is None else b.inputs[0].definition
+    return max(found, 0)
+
+
+SLICES_OF_SLICES = Measure(
+    "Slices behind Slices", lambda block: sum(_slices_behind(b) for b in block.walk())
+)
+
+
 @rewrite(
-    P.Slice(P.Slice(x, a, b, c.maybe, d.maybe).only.named("inner"), i, j, v.maybe, w.maybe),
-    shrinks=count("Slice"),
+    P.Slice(P.Slice(x, a, b, c.maybe, d.maybe).named("inner"), i, j, v.maybe, w.maybe),
+    shrinks=SLICES_OF_SLICES,
 )
 def slice_of_slice(x: Var, inner: Binding, root: Binding) -> Any:
-    """x[a:b, ...][..., c:d] = x[a:b, ..., c:d], for constant bounds along different axes"""
-    first, second = (sliced(slice_, x.rank) for slice_ in (inner, root))
-    if first is None or second is None:
-        return decline("a bound is computed, or the axes are unknown")
-    decline_if(not set(first[2]).isdisjoint(second[2]), "both cut one axis")
-    return op.Slice(x, *(np.array([*p, *q], np.int64) for p, q in zip(first, second, strict=True)))
+    """x[a:b, ...][..., c:d] = x[a:b, ..., c:d], for constant bounds along different axes
+
+    Each reader of x[a:b, ...] is such a slice, so that none needs it.
+    """
+    y = inner.out
+    if y.returned or not all(u.is_op("Slice") and u.inputs[0] is y for u in y.users):
+        return None
+    first = sliced(inner, x.rank)
+    for user in y.users:
+        second = sliced(user, x.rank)
+        if first is None or second is None:
+            return decline("a bound is computed, or the axes are unknown")
+        decline_if(not set(first[2]).isdisjoint(second[2]), "both cut one axis")
+    both = zip(first or (), sliced(root, x.rank) or (), strict=True)
+    return op.Slice(x, *(np.array([*p, *q], np.int64) for p, q in both))
 
 
 def sliced(b: Binding, rank: int | None) -> list[list[int]] | None:

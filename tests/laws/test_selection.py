@@ -96,6 +96,27 @@ def test_two_slices_stay(text: str) -> None:
     assert rewritten(text, "merge-consecutive", values).ops.count("Slice") == 2
 
 
+QUARTERS = "float[5,4] x) => (float[] o, float[] q, float[] r)"
+
+
+@pytest.mark.parametrize(
+    ("second", "slices"),
+    [
+        ("r = Slice(y, z, e, u)", 3),
+        ("s = Slice(y, z, e, u) r = Slice(s, z, u, z)", 4),  # two of one axis
+        ("r = Neg(y)", 3),
+        ("r = Slice(y, z, e, z)", 4),
+    ],
+)
+def test_slices_of_one_slice(second: str, slices: int) -> None:
+    """Each reads what was sliced, if nothing else reads the first."""
+    text = f"g ({QUARTERS} {{ y = Slice(x, z, e, z, t) o = Slice(y, z, e, u) q = Slice(y, u, e, u) {second} }}"
+    values = {"z": i64([0]), "u": i64([1]), "e": i64([9]), "t": i64([2])}
+    done = rewritten(text, "merge-consecutive", values)
+    assert done.count("Slice") == slices
+    assert_same_bits(done, x=special(5, 4))
+
+
 @pytest.mark.parametrize("opset", [4, 11, 20])
 def test_concat_of_concat(opset: int) -> None:
     text = """g (float[2,N] a, float[2,M] b) => (float[2,K] o) {
