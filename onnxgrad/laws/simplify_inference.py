@@ -1,4 +1,6 @@
-"""Simplifies inference: BatchNormalization becomes a multiply and an add, Dropout is removed."""
+"""Simplifies inference: BatchNormalization becomes a multiply and an add, or moves into the Conv
+after it; Dropout is removed.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,20 @@ from onnx import TensorProto, helper
 
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import Shape, numpy_dtype
+from onnxgrad.ir.types import Shape, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.constant_values import fixed_value
-from onnxgrad.laws.fold_scale_axis.scale import fixed
+from onnxgrad.laws.fold_scale_axis.scale import again, fixed
 from onnxgrad.rewrite.pattern import P, capture
 from onnxgrad.rewrite.trace import decline, decline_if
 from onnxgrad.rewrite.worklist import count, rewrite
 
-x, gamma, beta, mean, var, ratio, mode = capture("x gamma beta mean var ratio mode")
+x, w, c, gamma, beta, mean, var, ratio, mode = capture("x w c gamma beta mean var ratio mode")
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # operators that can take the scale into their weight and the shift into their bias
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+_UNPADDED = ("NOTSET", "VALID")  # `auto_pad` beside `pads` of zeros
 
 
 def _training(root: Binding) -> str | None:
@@ -61,13 +64,36 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
     reason = reason or _unusable((gamma, beta, mean, var), x, root)
     if reason is not None:
         return decline(reason)
+    reader = root.out.sole_user()
+    if reader is not None and reader.is_op("Conv") and reader.inputs[0] is root.out:
+        decline_if(_not_into(reader, root) is None, "the Conv after it takes scale and shift")
     axes = _axes_beside_channels(x, root)
-    _check_finite((gamma, beta, mean, var), float(root.attr("epsilon")), x.dtype)
 
     def aligned(v: Var) -> Var:
         v = v if v.dtype == x.dtype else op.Cast(v, to=x.dtype)
         return op.Unsqueeze(v, axes) if axes else v
 
+    scale, moved = _scale_and_moved_mean(x, gamma, beta, mean, var, root)
+    y = x * aligned(scale)
+    y = y + aligned(_shift(moved, beta))
+    # in inference the running statistics do not change
+    rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
+    return {root.out: y, **rest}
+
+
+def _shift(moved: Var, beta: Var) -> Var:
+    if _all(beta, 0):
+        return moved
+    return moved + (beta if beta.dtype == moved.dtype else op.Cast(beta, to=moved.dtype))
+
+
+def _scale_and_moved_mean(
+    x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
+) -> tuple[Var, Var]:
+    """The factor of each channel, and the term but for beta. Raises Decline if a factor or a term
+    is not finite.
+    """
+    _check_finite((gamma, beta, mean, var), float(root.attr("epsilon")), x.dtype)
     # half precision has 3 digits: scale and shift are rounded only once, and eps would lose half
     # of its digits
     computed = TensorProto.FLOAT if var.dtype in _HALF else var.dtype
@@ -78,12 +104,7 @@ def batch_norm(x: Var, gamma: Var, beta: Var, mean: Var, var: Var, root: Binding
 
     scale = 1.0 / op.Sqrt(wide(var) + float(root.attr("epsilon")))
     scale = scale if _all(gamma, 1) else scale * wide(gamma)
-    shift = -wide(mean) * scale
-    y = x * aligned(scale)
-    y = y + aligned(shift if _all(beta, 0) else shift + wide(beta))
-    # in inference the running statistics do not change
-    rest = {v: new for v, new in zip(root.outputs[1:], (mean, var)) if v is not None}
-    return {root.out: y, **rest}
+    return scale, -wide(mean) * scale
 
 
 def _unusable(statistics: Sequence[Var], x: Var, root: Binding) -> str | None:
@@ -155,6 +176,65 @@ def batch_norm_after_product(
         "a statistic is not constant: one kernel is faster than the arithmetic",
     )
     return batch_norm.build(x, gamma, beta, mean, var, root)
+
+
+def _not_into(conv: Binding, norm: Binding) -> str | None:
+    """Why a Conv does not take the BatchNormalization before it; None if it does."""
+    x, *statistics = (v for v in norm.inputs if v is not None)
+    w = conv.inputs[1]
+    if norm.has_refs or conv.has_refs:
+        return "an attribute is that of the enclosing function"
+    if _after_product(x):
+        return "the product before it takes the scale"
+    if (reason := _training(norm) or _unusable(statistics, x, norm)) is not None:
+        return reason
+    if any(conv.attr("pads", ())) or conv.attr("auto_pad", "NOTSET") not in _UNPADDED:
+        return "the Conv after it pads"
+    if w is None or not all(map(fixed, (w, *statistics))) or w.use_count > 1:
+        return "a statistic or the weight is not constant, or others read the weight"
+    if any(v.dtype != x.dtype for v in (w, *statistics)) or x.dtype in _HALF:
+        return "the dtypes differ, or have few digits"
+    if not is_static(w.shape) or any(
+        v.shape != (conv.attr("group", 1) * w.shape[1],) for v in statistics
+    ):
+        return "a statistic has no number for each channel"
+    return None
+
+
+@rewrite(
+    P.Conv(P.BatchNormalization(x, gamma, beta, mean, var).only.named("norm"), w, c.maybe),
+    shrinks=count("BatchNormalization"),
+)
+def batch_norm_before_conv(
+    x: Var,
+    gamma: Var,
+    beta: Var,
+    mean: Var,
+    var: Var,
+    w: Var,
+    c: Var | None,
+    norm: Binding,
+    root: Binding,
+) -> Any:
+    """Conv(BN(x), w, c) = Conv(x, w scale, c + sum(w shift)), for a Conv that pads nothing: its
+    zeros would be shifted, too
+    """
+    reason = _not_into(root, norm)
+    if reason is not None:
+        return decline(reason)
+    assert is_static(w.shape)
+    groups, (rows, columns, *kernel) = root.attr("group", 1), w.shape
+    lead = [groups] if groups > 1 else []  # channels of the groups: an axis in front
+    parts = op.Reshape(w, [*lead, rows // groups, columns, *kernel]) if lead else w
+    scale, moved = _scale_and_moved_mean(x, gamma, beta, mean, var, norm)
+    scale, shift = (
+        op.Reshape(v, [*lead, 1, columns, *(1 for _ in kernel)])
+        for v in (scale, _shift(moved, beta))
+    )
+    summed = [*range(len(lead) + 1, len(lead) + 2 + len(kernel))]
+    bias = op.Reshape(op.ReduceSum(parts * shift, summed), [rows])
+    scaled = op.Reshape(parts * scale, w.shape) if lead else parts * scale
+    return again(root, [x, scaled, bias if c is None else c + bias])
 
 
 def _dropout(x: Var, root: Binding) -> Any:

@@ -73,7 +73,12 @@ from onnxgrad.laws.simplify_arithmetic import (
     add_two_constants,
     times_reciprocal_of_equal_shape,
 )
-from onnxgrad.laws.simplify_inference import batch_norm, batch_norm_after_product, dropout
+from onnxgrad.laws.simplify_inference import (
+    batch_norm,
+    batch_norm_after_product,
+    batch_norm_before_conv,
+    dropout,
+)
 from onnxgrad.laws.simplify_transpose import (
     GEMM_RULES,
     concat_of_transposes,
@@ -151,12 +156,14 @@ def simplify_arithmetic(exact: bool = True) -> Sequence[Rule]:
 
 @rule_pass()
 def simplify_inference(only_after_products: bool = False) -> Sequence[Rule]:
-    """BatchNormalization -> multiply and add; Dropout(x) -> x, where they do not train.
+    """BatchNormalization -> multiply and add, Conv(BN(x)) -> Conv(x); Dropout(x) -> x, where they
+    do not train.
 
     `only_after_products`: take a BatchNormalization apart only after a product, whose weight and
     bias can then take scale and shift; elsewhere two elementwise kernels would replace one.
     """
-    return [batch_norm_after_product if only_after_products else batch_norm, dropout]
+    alone = batch_norm_after_product if only_after_products else batch_norm
+    return [batch_norm_before_conv, alone, dropout]
 
 
 # --- transposes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from onnx import ModelProto, numpy_helper
 
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
-from tests.rewriting import apply, model_of, weights
+from tests.rewriting import apply, model_of, rewritten, weights
 
 STATISTICS = {"gamma": (10,), "beta": (10,), "mean": (10,), "var": (10,)}
 
@@ -247,3 +248,58 @@ def test_statistics_of_another_length_than_the_channels_stay() -> None:
         sizes = {n: (1,) if n == name else (4,) for n in STATISTICS}
         done = apply(model_of(text, weights(sizes, positive="var")), "simplify-inference")
         assert done.ops == ["BatchNormalization"] and "no number for each channel" in done.declined
+
+
+def before_conv(attrs: str, weight: tuple[int, ...], bias: str = "") -> tuple[str, Any]:
+    """BatchNormalization of ten channels, then a Conv."""
+    text = f"""g (float[N,10,7,6] x) => (float[N,F,H,W] y) {{
+        n = BatchNormalization<epsilon=0.1>(x, gamma, beta, mean, var)
+        y = Conv<{attrs}>(n, w{bias})
+      }}"""
+    return text, weights({**STATISTICS, "w": weight, "c": weight[:1]}, positive="var")
+
+
+@pytest.mark.parametrize("bias", ["", ", c"])
+@pytest.mark.parametrize("opset", [11, 13, 20])
+@pytest.mark.parametrize(
+    ("attrs", "weight"),
+    [
+        ("strides=[2,1]", (4, 10, 3, 2)),
+        ('auto_pad="VALID", dilations=[2,2]', (4, 10, 3, 2)),
+        ("group=5, pads=[0,0,0,0]", (15, 2, 1, 3)),
+        ("group=10", (10, 1, 2, 2)),
+    ],
+)
+def test_a_conv_that_pads_nothing_takes_the_norm_before_it(
+    attrs: str, weight: tuple[int, ...], opset: int, bias: str
+) -> None:
+    text, values = before_conv(attrs, weight, bias)
+    for options in ("{only_after_products=true}", ""):
+        done = rewritten(text, f"simplify-inference{options},fold-constant", values, opset=opset)
+        assert done.ops == ["Conv"]
+        done.prove(checks=("float64", "onnxruntime"))
+
+
+@pytest.mark.parametrize(
+    ("attrs", "change", "reason"),
+    [
+        ("pads=[0,0,0,1]", ("", ""), "the Conv after it pads"),
+        ("auto_pad=\"SAME_UPPER\"", ("", ""), "the Conv after it pads"),
+        ("strides=[1,1]", ("y = ", "z = Neg(w) y = "), "a statistic or the weight is not constant, or others read the weight"),
+        ("strides=[1,1]", ("0.1>", "0.1, training_mode=1>"), "training_mode is 1"),
+    ],
+)  # fmt: skip
+def test_a_norm_before_a_conv_stays(attrs: str, change: tuple[str, str], reason: str) -> None:
+    text, values = before_conv(attrs, (4, 10, 3, 2))
+    text = text.replace(*change) if change[0] else text
+    text = text.replace("n = B", "n, m1, m2 = B") if "training" in text else text
+    done = rewritten(text, "simplify-inference{only_after_products=true}", values)
+    assert done.count("BatchNormalization") == 1
+    assert reason in done.reasons("batch_norm_before_conv")
+
+
+def test_a_norm_that_others_read_too_stays() -> None:
+    text, values = before_conv("strides=[1,1]", (4, 10, 3, 2))
+    text = text.replace("y) {", "y, float[N,10,7,6] n) {")
+    done = rewritten(text, "simplify-inference{only_after_products=true}", values)
+    assert done.ops == ["BatchNormalization", "Conv"]
