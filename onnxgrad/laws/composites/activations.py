@@ -61,15 +61,17 @@ def gelu_by_tanh(x: Var, root: Binding) -> Any:
     return op.Gelu(x, approximate="tanh") if unchanged(x, root.out) else None
 
 
-_CLIPPED = P.Clip(P.Add(x, near(3.0, "three")).only, low, high).only
+_MOVED = P.Add(x, near(3.0, "three")).only
+# before opset 11 the bounds are attributes
+_CLIPPED = P.Clip(_MOVED, low, high).only | P.Clip(_MOVED, min=0.0, max=6.0).only
 
 
-def _from_0_to_6(low: Var, high: Var) -> bool:
-    return scalar(low) == 0 and scalar(high) == 6
+def _from_0_to_6(low: Var | None, high: Var | None) -> bool:
+    return (low is None and high is None) or (scalar(low) == 0 and scalar(high) == 6)
 
 
 @rewrite(P.Div(_CLIPPED, near(6.0, "six")) | P.Mul(_CLIPPED, near(1 / 6, "sixth")), shrinks=count())
-def hard_sigmoid(x: Var, low: Var, high: Var, root: Binding) -> Any:
+def hard_sigmoid(x: Var, root: Binding, low: Var | None = None, high: Var | None = None) -> Any:
     """Clip(x + 3, 0, 6) / 6 = HardSigmoid(x, alpha=1/6, beta=1/2)"""
     require(root, _HARD_SIGMOID, x, _FLOAT)
     if not _from_0_to_6(low, high) or not unchanged(x, root.out):
@@ -83,7 +85,9 @@ _SIXTH_OF_WEIGHED = P.Div(_WEIGHED, near(6.0, "six")) | P.Mul(_WEIGHED, near(1 /
 
 
 @rewrite(_SIXTH_OF_WEIGHED, shrinks=count())
-def hard_swish_by_hard_sigmoid(x: Var, low: Var, high: Var, root: Binding) -> Any:
+def hard_swish_by_hard_sigmoid(
+    x: Var, root: Binding, low: Var | None = None, high: Var | None = None
+) -> Any:
     """x Clip(x + 3, 0, 6) / 6 = x HardSigmoid(x, alpha=1/6, beta=1/2), below the opset of
     HardSwish
     """
@@ -105,7 +109,7 @@ def hard_swish(
     """x HardSigmoid(x, alpha=1/6, beta=1/2) = HardSwish(x)"""
     if y is not None and (y is not x or not math.isclose(alpha, 1 / 6, rel_tol=1e-6)):
         return None
-    if low is not None and high is not None and not _from_0_to_6(low, high):
+    if not _from_0_to_6(low, high):
         return None
     require(root, _HARD_SWISH, x, _FLOAT)
     return op.HardSwish(x) if unchanged(x, root.out) else None

@@ -66,6 +66,21 @@ def test_hard_swish_before_its_opset(body: str, opset: int) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("bounds", "ops"),
+    [
+        ("min = 0.0, max = 6.0", ["HardSigmoid", "Mul"]),
+        ("min = 0.0, max = 3.0", ["Add", "Clip", "Mul", "Div"]),
+        ("max = 6.0", ["Add", "Clip", "Mul", "Div"]),
+    ],
+)
+def test_hard_swish_where_bounds_are_attributes(bounds: str, ops: list[str]) -> None:
+    body = f"a = Add(x, three) q = Clip <{bounds}> (a) m = Mul(x, q) y = Div(m, six)"
+    done = raised(f"{HEAD} {{ {body} }}", opset=10)
+    assert done.ops == ops
+    done.prove()
+
+
 @pytest.mark.parametrize("last", ["y = Div(q, six)", "y = Mul(q, sixth)"])
 def test_hard_sigmoid(last: str) -> None:
     done = raised(f"{HEAD} {{ a = Add(x, three) q = Clip(a, zero, six) {last} }}", opset=13)
