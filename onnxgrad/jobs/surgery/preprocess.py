@@ -30,7 +30,7 @@ from onnxgrad.jobs.surgery.fixed_dims import fix
 from onnxgrad.name_lists import names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.transform.preprocessing.images import ChannelsLast
-from onnxgrad.transform.preprocessing.registry import steps_after, steps_before
+from onnxgrad.transform.preprocessing.registry import AFTER, BEFORE, steps_after, steps_before
 from onnxgrad.transform.preprocessing.steps import Before, Frame, Head, Prepared, Source
 from onnxgrad.verify import Report
 from onnxgrad.verify.feeds.dims import required_inputs
@@ -141,7 +141,9 @@ def _before(graph: Any, options: PreprocessOptions) -> Iterator[tuple[str, str, 
                 f"{option('--before INPUT=STEPS', 'before={INPUT: STEPS}')}"
             )
         if name and name not in known:
-            raise InputError(f"{where}: no input is called '{name}'{perhaps(name, known, 3)}")
+            raise InputError(
+                f"{where}: no input is called '{name}'{_near(name, name, known, BEFORE)}"
+            )
         yield name or known[0], text, where
 
 
@@ -159,7 +161,9 @@ def _after(program: Program, options: PreprocessOptions) -> Iterator[tuple[list[
         names = list(names_among(key, known, "after")) if key else known
         for name in names:
             if name not in known:
-                raise InputError(f"{where}: no output is called '{name}'{perhaps(name, known, 3)}")
+                raise InputError(
+                    f"{where}: no output is called '{name}'{_near(key, name, known, AFTER)}"
+                )
             if name in read:
                 raise InputError(f"{where}: the output '{name}' has steps already")
             read.add(name)
@@ -170,6 +174,16 @@ def _after(program: Program, options: PreprocessOptions) -> Iterator[tuple[list[
             raise InputError(
                 f"{where}: no steps replace an output of this name{perhaps(name, read)}"
             )
+
+
+def _near(key: str, name: str, known: Sequence[str], steps: Mapping[str, Any]) -> str:
+    """Returns the end of a message on an unknown name in `key`, the text before a `=`: names like
+    it, or how options of steps are given.
+    """
+    step, parenthesis, _ = key.rpartition(",")[2].partition("(")
+    if parenthesis and step in steps:
+        return f"; options of a step are in braces: {step}{{...}}"
+    return perhaps(name, known, 3)
 
 
 def _where(name: str, key: str) -> str:
@@ -271,11 +285,12 @@ def _fitting(x: Var, own: Var, name: str) -> Var:
             f"the steps of '{name}' end in {x.type}, but the model reads {own.type}: resize, crop "
             "or pad to that"
         )
-    if x.dtype != own.dtype:
-        x = op.Cast(x, to=own.dtype)
     if any(not isinstance(a, int) and isinstance(b, int) for a, b in fixed):
-        x = op.Reshape(x, np.array([b if isinstance(b, int) else 0 for b in own.shape]))
-    return x
+        raise InputError(
+            f"the steps of '{name}' end in a size that depends on the image, but the model reads "
+            f"{own.type}: crop or pad to that, or resize{{size=[H,W]}}"
+        )
+    return x if x.dtype == own.dtype else op.Cast(x, to=own.dtype)
 
 
 def _end(made: Program, ending: _Ending, frame: Frame | None, options: PreprocessOptions) -> None:
