@@ -179,16 +179,19 @@ class Nms(Head):
         for i in order:
             if len(kept) == self.most:
                 break
-            if all(overlap(boxes[i], boxes[k]) <= np.float32(self.iou) for k in kept):
+            if not any(overlap(boxes[i], boxes[k]) > np.float32(self.iou) for k in kept):
                 kept.append(int(i))
         return kept
 
 
 def overlap(a: Array, b: Array) -> Any:
-    """Returns the intersection over the union of two boxes, 0 for an empty one."""
-    wh = np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0)
-    inner, areas = wh.prod(), (a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod()
-    return inner / (areas - inner) if inner > 0 else np.float32(0)
+    """Returns the intersection over the union of two boxes, 0 for an empty one, and NaN for two of
+    infinite areas, which suppress none.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        wh = np.maximum(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0)
+        inner, areas = wh.prod(), (a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod()
+        return inner / (areas - inner) if inner > 0 else np.float32(0)
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,18 @@ def test_overlap() -> None:
     assert overlap(a, a) == 1 and overlap(a, a + 1) == np.float32(1 / 7) and overlap(a, a + 2) == 0
 
 
+def test_boxes_of_infinite_area_suppress_none() -> None:
+    """Networks without training have them: exp of a width overflows."""
+    boxes = np.array(
+        [[[-3e38, -3e38, 3e38, 3e38]] * 2 + [[0, 0, 2, 2], [0, 0, 2, 2.1]]], np.float32
+    )
+    scores = np.array([[0.9, 0.8, 0.7, 0.6]], np.float32)[..., None]
+    made = onnxgrad.preprocess(parse(TWO), after={"boxes,scores": "nms"}, verify=False)
+    found = np.asarray(run(made, {"b": boxes, "s": scores})["scores"]).tolist()
+    numpy = Nms().compute({"boxes": boxes, "scores": scores}, None)["scores"].tolist()
+    assert found == numpy == scores[0, :3, 0].tolist()
+
+
 @pytest.mark.parametrize("form", ["yolov8", "yolov5", "yolox"])
 def test_detectors_of_one_output(form: str) -> None:
     """A box with its center at (24, 12), 16 wide and 8 high, and a score of 0.5 for class 1."""
