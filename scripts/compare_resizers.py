@@ -1,7 +1,7 @@
 """How close the modes of `resize` are to Pillow, OpenCV and torchvision, which must be installed:
 `python scripts/compare_resizers.py [--write]`; and how long they take: `--time [--write]`.
 
-Six images of noise on waves are resized by each library and by a graph in onnxruntime. `--write`
+Seven images of noise on waves are resized by each library and by a graph in onnxruntime. `--write`
 writes the record and tests/data/resize.npz, results of the libraries on a small image with which
 the tests compare. `--time` needs no library: the graph and onnxruntime's Resize run in turns.
 """
@@ -33,6 +33,7 @@ from scripts.records import write_record  # noqa: E402
 SIZES = (
     ((375, 500), (256, 341)), ((97, 131), (224, 300)), ((480, 640), (224, 224)),
     ((333, 517), (224, 224)), ((720, 1280), (360, 640)), ((5, 7), (9, 4)),
+    ((500, 333), (224, 224)),
 )  # fmt: skip
 PACKAGES = ("pillow", "opencv-python-headless", "torch", "torchvision")
 TIMED = (((1080, 1920), (224, 224)), ((1080, 1920), (640, 640)), ((480, 640), (224, 224)),
