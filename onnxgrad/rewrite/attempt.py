@@ -194,6 +194,11 @@ def check(mapping: Mapping[Var, Var]) -> None:
         raise InternalError("it builds on a value that it replaces, which would be a cycle")
 
 
+# readers of one value, such as a number that every layer reads, from which on a reader less matters
+# to none of them: looking at all after each rewrite would take quadratic time
+_MANY = 256
+
+
 def substitute(mapping: Mapping[Var, Var]) -> list[Binding]:
     """Replaces values at once, drops what became unused, and returns the bindings whose
     surroundings changed. The caller has called `check`.
@@ -211,7 +216,8 @@ def substitute(mapping: Mapping[Var, Var]) -> list[Binding]:
             dict.fromkeys(v.definition for v in root.reads() if v.definition is not None)
         )
         for v in root.reads():
-            neighbours.update(dict.fromkeys(v.users))
+            if len(v.users) <= _MANY:
+                neighbours.update(dict.fromkeys(v.users))
         root.block.remove_unused([root])
     return [b for b in neighbours if b.is_live]
 

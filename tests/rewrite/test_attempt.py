@@ -18,6 +18,7 @@ from onnxgrad.rewrite.attempt import (
     closes_cycle,
     fits,
     replacements,
+    substitute,
 )
 from onnxgrad.rewrite.trace import Trace, decline
 from tests.helpers import parse
@@ -158,3 +159,14 @@ def test_a_cycle_is_a_new_value_built_on_one_that_goes() -> None:
     v = {v.name: v for v in block.vars()}
     assert closes_cycle({v["a"]: v["b"]})
     assert not closes_cycle({v["b"]: v["a"]})
+
+
+@pytest.mark.parametrize(("readers", "looked_at"), [(40, 38), (1000, 0)])
+def test_readers_of_a_number_that_all_layers_read(readers: int, looked_at: int) -> None:
+    """A rewrite at one of many does not lead to all others: that would take quadratic time."""
+    chain = " ".join(f"v{i + 1} = Mul (v{i}, c)" for i in range(readers))
+    block = load(parse(f"g (float[2] v0, float c) => (float[2] v{readers}) {{ {chain} }}")).main
+    values = {v.name: v for v in block.vars()}
+    changed = [b.outputs[0] for b in substitute({values["v7"]: values["v6"]})]
+    beside = {values["v6"], values["v8"]}
+    assert beside <= {*changed} and len({*changed} - beside) in range(looked_at - 1, looked_at + 1)

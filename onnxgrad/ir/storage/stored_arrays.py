@@ -70,6 +70,14 @@ class StoredArray:
             by_rows[start:end] = block.T if self.transposed else block
         return made.reshape(self.shape)
 
+    def plus(self, added: Array) -> Array:
+        """Returns the array plus one of the same shape, in float64."""
+        made = np.empty(self.shape)
+        for start, end, block in self.blocks():
+            at = (slice(None), slice(start, end)) if self.transposed else slice(start, end)
+            np.add(block, added[at], out=made[at])
+        return made
+
     def rows(self, positions: np.ndarray[Any, Any]) -> Array:
         """Returns these rows along the first axis in float64; the others are not read."""
         shape = self.shape[::-1] if self.transposed else self.shape

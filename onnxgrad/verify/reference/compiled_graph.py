@@ -311,9 +311,9 @@ def _read(value: Any) -> Any:
 
 
 def _unread(call: Call, operands: Sequence[Any], clock: Clock) -> tuple[Any, ...] | None:
-    """Returns the result of a node that needs few elements of a weight in a file: rows, its
-    transpose, or the weight plus 0, as differences have it where nothing moves. None for any other
-    node.
+    """Returns the result of a node that does not need a weight in a file as a whole: rows, its
+    transpose, or a sum with an array or with 0, as differences have it where nothing moves. None
+    for any other node.
     """
     if not operands or not isinstance(operands[0], StoredArray) or call.domain:
         return None
@@ -324,8 +324,11 @@ def _unread(call: Call, operands: Sequence[Any], clock: Clock) -> tuple[Any, ...
         return (weight if call["perm"] == [0, 1] else weight.T,)
     if call.op_type == "Add" and not (clock.jitter and "Add" in clock.jittered):
         added = others[0]
-        still = isinstance(added, np.ndarray) and added.shape == () and not added.any()
-        return (weight,) if still else None
+        if not isinstance(added, np.ndarray) or added.dtype != np.float64:
+            return None
+        if added.shape == weight.shape and added.ndim:
+            return (weight.plus(added),)
+        return (weight,) if added.shape == () and not added.any() else None
     if call.op_type == "Gather" and not call["axis"] and isinstance(others[0], np.ndarray):
         at = np.where(others[0] < 0, others[0] + weight.shape[0], others[0])
         if not at.size or (at.min() >= 0 and at.max() < weight.shape[0]):

@@ -39,6 +39,8 @@ def test_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: type, 
     found, wide = stored(tensor, tmp_path), array.astype(np.float64)
     assert np.array_equal(found.wide(), wide)
     assert np.array_equal(found.T.wide(), wide.T)
+    assert np.array_equal(found.plus(wide[::-1]), wide + wide[::-1])
+    assert np.array_equal(found.T.plus(wide.T[::-1]), wide.T + wide.T[::-1])
     rows = np.array([[3, 0], [3, 9]])
     assert np.array_equal(found.rows(rows), wide[rows])
     assert np.array_equal(found.T.rows(rows % 6), wide.T[rows % 6])

@@ -106,7 +106,7 @@ def test_weights_stay_in_files(
     stays = {n for n, v in lazy._open["m"].compiled.initial.items() if isinstance(v, StoredArray)}
     assert stays == {"w", "v", "table", "u"}
     rng = np.random.default_rng(1)
-    for d in (np.zeros(()), np.ones(())):
+    for d in (np.zeros(()), np.ones(()), rng.standard_normal((512, 512))):
         feeds = {"x": rng.standard_normal((4, 512)).astype(np.float32), "i": np.array([7, -1, 0])}
         a, b = (_run(r, "m", None, {**feeds, "d": d}, **options) for r in (lazy, whole))
         assert a.keys() == b.keys() == {"y", "r", "z"}
