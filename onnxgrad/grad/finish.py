@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from onnx import TensorProto
 
+from onnxgrad.grad.checkpointing.marks import drop
 from onnxgrad.grad.checkpointing.views import hide_sizes
 from onnxgrad.grad.integer_moves import move_integers
 from onnxgrad.grad.prepare import Prepared
@@ -51,6 +52,7 @@ def finish(task: Prepared) -> None:
     them. The order of the sinks comes last, because every other step moves bindings.
     """
     program, block = task.program, task.block
+    drop(program.blocks())
     _lift_internal(program)
     for identity in task.anchors:
         if identity.is_live:  # removing the internal operators removed the paths in floats

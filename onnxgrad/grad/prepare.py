@@ -18,7 +18,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.autocast import Narrow, autocast
 from onnxgrad.grad.backward_walk import AsKept, Intact, View
 from onnxgrad.grad.checkpointing.choice import Choice, choose
-from onnxgrad.grad.checkpointing.marks import FileMarks, take
+from onnxgrad.grad.checkpointing.marks import FileMarks, drop, settle, take, write
 from onnxgrad.grad.checkpointing.recomputation import Recomputation
 from onnxgrad.grad.control_flow.branches import open_decided
 from onnxgrad.grad.control_flow.loop import type_states
@@ -239,12 +239,18 @@ def _view(
     The marks in the file apply if the request has none.
     """
     checkpoint = request.checkpoint
+    nested = [b for b in block.program.blocks() if b is not block]
+    if request.intact or checkpoint is not None:
+        drop(nested)
     if request.intact:
         return Intact()
     if checkpoint is None:
+        settle(nested)
         return AsKept() if file_marks is None else Recomputation(block, file_marks.now())
     passed = influenced(block, requested) & reaching(block, targets)
     marks = choose(
         block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
     )
-    return Recomputation(block, marks) if marks.start or marks.end else AsKept()
+    write(marks.of(block, nested=True), named=False)
+    here = marks.of(block)
+    return Recomputation(block, here) if here.start or here.end else AsKept()

@@ -19,8 +19,7 @@ from onnxgrad.errors import CannotRun, InputError, NotProved
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
-from onnxgrad.grad.checkpointing.choice import Choice, is_estimated
-from onnxgrad.grad.checkpointing.marks import mark
+from onnxgrad.grad.checkpointing.choice import Choice, is_estimated, mark
 from onnxgrad.grad.derivatives.derivative import Derivative, drop_parts, with_target
 from onnxgrad.grad.derivatives.hessian import hessians
 from onnxgrad.grad.derivatives.jacobian import jacobians

@@ -16,8 +16,12 @@ from typing import TypeAlias
 from onnxgrad.errors import InputError
 from onnxgrad.grad.checkpointing.costs import is_product, size_of
 from onnxgrad.grad.checkpointing.keeping import bytes_of
+from onnxgrad.grad.checkpointing.marks import drop, write
 from onnxgrad.grad.checkpointing.recomputation import Checkpoint, Marks, Use, resolve
 from onnxgrad.grad.control_flow.loop import state_types, typed_step
+from onnxgrad.grad.paths import influenced, reaching
+from onnxgrad.grad.targets import Target, find_targets
+from onnxgrad.grad.wrt import Wrt, find_wrt
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -26,6 +30,8 @@ from onnxgrad.ir.types import byte_count, is_static
 from onnxgrad.ir.var import Var
 from onnxgrad.vocabulary import POLICIES
 
+# nodes carry metadata from that IR version on
+_METADATA_SINCE = 10
 _LARGE = 1 << 22  # bytes
 # numbers of segments whose bytes are so many times those of the best are not worth forming
 _HOPEFUL = 1.75
@@ -62,6 +68,25 @@ Choice: TypeAlias = (
     "Checkpoint | Segments | Balanced | Mapping[str, Sequence[Use]] | Sequence[str] | str | int "
     "| None"
 )
+
+
+def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Marks:
+    """Writes the marks that `checkpoint` chooses, replacing existing ones. Returns the new
+    marks.
+    """
+    block = program.main
+    block.schedule()
+    targets = find_targets(block, target, scalar=False)
+    requested = find_wrt(block, wrt, targets, {v.name: v for v in block.vars()})
+    passed = influenced(block, requested) & reaching(block, targets)
+    marks = choose(
+        block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
+    )
+    drop(program.blocks())
+    write(marks)
+    if marks.start or marks.end:
+        program.ir_version = max(program.ir_version, _METADATA_SINCE)
+    return marks
 
 
 def choose(block: BindingBlock, choice: Choice, needed: Iterable[Binding]) -> Marks:

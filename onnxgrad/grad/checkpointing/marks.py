@@ -2,7 +2,8 @@
 
 `onnxgrad.checkpoint.start` and `onnxgrad.checkpoint.end` hold a JSON list: the positions of the
 marked operands, and the names of marked values that only a nested graph of the node reads. A
-gradient graph contains no marks.
+gradient graph contains no marks. The marks of a nested graph (a body of Loop or Scan, a branch)
+hold where its gradient runs it again: they cut one step in segments.
 """
 
 from __future__ import annotations
@@ -12,43 +13,44 @@ from collections.abc import Iterable
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.checkpointing.choice import Choice, choose
 from onnxgrad.grad.checkpointing.recomputation import Marks, outermost
-from onnxgrad.grad.paths import influenced, reaching
-from onnxgrad.grad.targets import Target, find_targets
-from onnxgrad.grad.wrt import Wrt, find_wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
 
 START, END = "onnxgrad.checkpoint.start", "onnxgrad.checkpoint.end"
-# nodes carry metadata from that IR version on
-_METADATA_SINCE = 10
 
 
-def mark(program: Program, wrt: Wrt, target: Target, checkpoint: Choice) -> Marks:
-    """Writes the marks that `checkpoint` chooses, replacing existing ones. Returns the new
-    marks.
+def write(marks: Marks, *, named: bool = True) -> None:
+    """Writes marks into the metadata of the nodes that read the values. Unless `named`, a value
+    that only a nested graph reads is a position too, which copies of the node keep.
     """
-    block = program.main
-    block.schedule()
-    targets = find_targets(block, target, scalar=False)
-    requested = find_wrt(block, wrt, targets, {v.name: v for v in block.vars()})
-    passed = influenced(block, requested) & reaching(block, targets)
-    marks = choose(
-        block, checkpoint, [b for b in block.bindings if any(v in passed for v in b.outputs)]
-    )
-    take(block)
     for key, uses in ((START, marks.start), (END, marks.end)):
-        for b in dict.fromkeys(b for b in block.bindings if any(r is b for _, r in uses)):
-            marked = {v for v, r in uses if r is b}
-            places: list[int | str] = [i for i, v in enumerate(b.inputs) if v in marked]
-            places += sorted(v.name for v in marked if v not in b.inputs)
+        for b in dict.fromkeys(b for _, b in uses):
+            marked, known = {v for v, r in uses if r is b}, b.inputs if named else _positions(b)
+            places: list[int | str] = [i for i, v in enumerate(known) if v in marked]
+            places += sorted(v.name for v in marked if v not in known)
             b.set_metadata({**_metadata(b), key: json.dumps(places)})
-    if marks.start or marks.end:
-        program.ir_version = max(program.ir_version, _METADATA_SINCE)
-    return marks
+
+
+def _positions(b: Binding) -> list[Var | None]:
+    return [*b.inputs, *dict.fromkeys(v for v in b.reads() if v not in b.inputs)]
+
+
+def settle(blocks: Iterable[BindingBlock]) -> None:
+    """Replaces names in the marks of these blocks by positions. Raises InputError for a damaged
+    mark.
+    """
+    for block in blocks:
+        found = take(block)
+        if found is not None:
+            write(found.now(), named=False)
+
+
+def drop(blocks: Iterable[BindingBlock]) -> None:
+    """Removes the marks of these blocks. Raises InputError for a damaged mark."""
+    for block in blocks:
+        take(block)
 
 
 class FileMarks:
@@ -104,7 +106,7 @@ def _marked(b: Binding, key: str, text: str) -> list[Var]:
     if not isinstance(places, list):
         raise InputError(f"metadata {key} of '{b}' is not a JSON list of operands: {text[:40]!r}")
     operands: dict[Any, Var | None] = {v.name: v for v in b.reads()}
-    operands.update(enumerate(b.inputs))
+    operands.update(enumerate(_positions(b)))
     found = []
     for place in places:
         v = operands.get(place) if isinstance(place, (str, int)) else None

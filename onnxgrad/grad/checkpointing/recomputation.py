@@ -53,12 +53,21 @@ class Marks:
     start: frozenset[tuple[Var, Binding]]
     end: frozenset[tuple[Var, Binding]]
 
+    def of(self, block: BindingBlock, *, nested: bool = False) -> Marks:
+        """Returns the marks at bindings of this block, or of blocks nested in it."""
+        start, end = (
+            frozenset(use for use in uses if (use[1].block is not block) == nested)
+            for uses in (self.start, self.end)
+        )
+        return Marks(start, end)
+
 
 def resolve(block: BindingBlock, marks: Checkpoint) -> Marks:
-    """Returns the marked uses. Raises InputError for an unknown value, and for a use that does not
-    exist.
+    """Returns the marked uses, of values of nested graphs too. Raises InputError for an unknown
+    value, and for a use that does not exist.
     """
-    values = {v.name: v for v in block.vars()}
+    inner = [nested for b in block.walk() for nested in b.blocks.values()]
+    values = {v.name: v for b in (*reversed(inner), block) for v in b.vars()}
     return Marks(frozenset(_uses(marks.start, values)), frozenset(_uses(marks.end, values)))
 
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.errors import InputError
-from onnxgrad.grad.backward_walk import backward
+from onnxgrad.grad.backward_walk import AsKept, backward
+from onnxgrad.grad.checkpointing.marks import take
+from onnxgrad.grad.checkpointing.recomputation import Recomputation
 from onnxgrad.grad.inlining import open_calls
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.sequences import add_up_sequences, zeros_of
@@ -75,8 +77,9 @@ def walk_back(
 ) -> dict[Var, Any]:
     """Returns the adjoints of `wanted` in a copied body, given the adjoints `g` of its outputs.
 
-    Several adjoints of one value are added up.
+    Several adjoints of one value are added up. Marks of checkpoints in the copy hold, and go.
     """
+    marks = take(block)
     arrived: dict[Var, list[Any]] = {}
     for out, adjoint in zip(outs, g, strict=True):
         if adjoint is not None and has_gradient(out.type):
@@ -85,7 +88,8 @@ def walk_back(
     if not seeds:
         return {}
     open_calls(block, list(seeds), wanted)
-    return backward(block, seeds, wanted)
+    view = AsKept() if marks is None else Recomputation(block, marks.now())
+    return backward(block, seeds, wanted, view=view)
 
 
 def return_adjoint(block: BindingBlock, adjoint: Any, like: Var | None) -> None:

@@ -97,3 +97,60 @@ def test_a_damaged_mark_is_named(text: str) -> None:
     next(e for n in model.graph.node for e in n.metadata_props if e.key == START).value = text
     with pytest.raises(InputError, match=r"metadata onnxgrad\.checkpoint\.start of '"):
         gradient(model)
+
+
+LOOP = """g (float[2,4] x, float[4,4] w) => (float[2,4] y) <int64 n = {3}, bool on = {1}> {
+    y = Loop (n, on, x) <body = l (int64 i, bool c, float[2,4] s) => (bool d, float[2,4] r) {
+        d = Identity (c)  m = MatMul (s, w)  t = Tanh (m)  q = Sin (t)  u = Mul (q, t)  r = Add (s, u) }> }"""
+SCAN = """g (float[3,4] x, float[4] w) => (float[4] h, float[3,4] y) <float[4] z = {1, 2, 3, 4}> {
+    h, y = Scan <num_scan_inputs = 1, body = b (float[4] s, float[4] i) => (float[4] r, float[4] o) {
+        m = Mul (s, w)  t = Tanh (m)  a = Add (t, i)  r = Sin (a)  o = Mul (r, t) }> (z, x) }"""
+DEEP = """g (float[3,4] x, float[4] w) => (float[4] h)
+    <float[4] z = {1, 2, 3, 4}, int64 two = {2}, bool on = {1}, float zero = {0}> {
+    h = Scan <num_scan_inputs = 1, body = b (float[4] s, float[4] i) => (float[4] r) {
+        p = ReduceSum <keepdims = 0> (i)  k = Greater (p, zero)  m = Mul (s, w)
+        e = If (k) <then_branch = t () => (float[4] e1) { v = Tanh (m)  e0 = Sin (v)  e1 = Mul (e0, v) },
+                    else_branch = f () => (float[4] e2) { e2 = Cos (m) }>
+        r = Loop (two, on, e) <body = l (int64 j, bool c, float[4] a) => (bool d, float[4] a3) {
+            d = Identity (c)  a1 = Mul (a, w)  a2 = Tanh (a1)  a3 = Add (a2, i) }> }> (z, x) }"""
+
+
+def _inner(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Returns the nodes of nested graphs."""
+    nested = [a.g for n in graph.node for a in n.attribute if a.type == a.GRAPH]
+    return [node for g in nested for node in (*g.node, *_inner(g))]
+
+
+@pytest.mark.parametrize("text", [LOOP, SCAN, DEEP], ids=["Loop", "Scan", "If and Loop in Scan"])
+def test_marks_in_bodies(text: str) -> None:
+    """Each value of a nested graph alone, by name and by its mark in the file: the step is the same
+    and is cut where a later node of it reads the value.
+    """
+    model = parse(text)
+    target = model.graph.output[0].name
+    plain = gradient(model, target=target)
+    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in plain.graph.input}
+    feeds = {name: normal(*shape) for name, shape in sizes.items()}
+    expected, cut = run(plain, feeds), set()
+    for name in [n.output[0] for n in _inner(model.graph)]:
+        marked = onnxgrad.mark_checkpoints(model, target=target, checkpoint=[name])
+        by_name, by_mark = (
+            gradient(model, target=target, checkpoint=[name]),
+            gradient(marked, target=target),
+        )
+        assert by_name.SerializeToString() == by_mark.SerializeToString()
+        assert not any(
+            e.key in (START, END) for n in _inner(by_mark.graph) for e in n.metadata_props
+        )
+        for value, array in run(by_mark, feeds).items():
+            np.testing.assert_allclose(array, expected[value], rtol=1e-6, err_msg=f"{name} {value}")
+        if any(n.op_type == "IsNaN" for n in _inner(by_mark.graph)):
+            cut.add(name)
+    assert cut >= {LOOP: {"m", "t"}, SCAN: {"m", "t", "a"}, DEEP: {"m", "v", "a1"}}[text], cut
+
+
+def test_own_marks_replace_those_in_bodies() -> None:
+    marked = onnxgrad.mark_checkpoints(parse(LOOP), checkpoint=["m"])
+    plain = gradient(parse(LOOP)).SerializeToString()
+    assert gradient(marked).SerializeToString() != plain
+    assert gradient(marked, checkpoint=Checkpoint()).SerializeToString() == plain
