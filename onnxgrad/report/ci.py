@@ -48,6 +48,8 @@ def ci_parts(report: CiReport, verbose: bool = False) -> Iterator[Part]:
     yield line(f"{counts}; {seconds_text(report.seconds)}")
     yield ""
     yield models_table(report)
+    if report.counts.get("skipped"):
+        yield line("skipped after a model that failed: `--keep-going` runs all", "yellow")
     yield from _of_lock(report)
     details = [(m, lines) for m in report.worst_first if (lines := [*model_lines(m, verbose)])]
     if len(details) > _FEW:

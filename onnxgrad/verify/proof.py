@@ -36,6 +36,7 @@ from onnxgrad.verify.custom_operators.result_types import CannotCut
 from onnxgrad.verify.evidence import Regions
 from onnxgrad.verify.exact.client import decide_models
 from onnxgrad.verify.feeds.declared_ranges import notes_on_ranges
+from onnxgrad.verify.feeds.dims import shape_of
 from onnxgrad.verify.float64_check import (
     Oracle,
     float64_check,
@@ -301,7 +302,10 @@ def _judged(
     regions = _in_regions(search, request, found, ran)
     if not any(check.ran for check in ran.values()):
         found.unproved.append(f"the float64 check could not run ({ran['float64'].why})")
-    empty = found.empty([value.name for value in original.proto.graph.output], request.allow_empty)
+    outputs = original.proto.graph.output
+    sizes = {value.name: shape_of(value.name, value.type.tensor_type) or () for value in outputs}
+    wanted = [name for name, shape in sizes.items() if 0 not in shape]
+    empty = found.empty(wanted or sizes, request.allow_empty)
     if empty:
         accept = option(" ".join(f"--allow-empty {n}" for n in empty), f"allow_empty={empty}")
         found.unproved.append(

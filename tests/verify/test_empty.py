@@ -71,6 +71,17 @@ def test_an_output_without_a_finite_element_is_not_proved(text: str) -> None:
     assert verify(model, model, checks=checks, allow_empty=["y"]).ok
 
 
+def test_an_output_that_is_declared_empty_needs_no_elements() -> None:
+    """Beside another output: as the gradient by an input without elements."""
+    text = "g (float[N,4] x, float[N,%s] e) => (float[N,4] y, float[N,%s] z) { y = Neg (x) z = Neg (e) }"
+    empty, other = parse(text % ("0", "0")), parse(text.replace("Neg (x)", "Abs (x)") % ("0", "0"))
+    assert verify(empty, empty).verdict == "equal" and verify(empty, other).verdict == "different"
+    open_ = parse(text % ("M", "M"))
+    assert verify(open_, open_, dims={"M": 0}).verdict == "not proved"
+    alone = parse("g (float[N,0] e) => (float[N,0] z) { z = Neg (e) }")
+    assert verify(alone, alone).verdict == "not proved"
+
+
 def test_optimize_asks_for_something_to_compare_too() -> None:
     model = parse(
         "g (float[3] x) => (float[3] y) { n = Abs(x) i = Identity(n) m = Neg(i) s = Sub(m, i) y = Sqrt(s) }"

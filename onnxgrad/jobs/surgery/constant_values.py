@@ -146,7 +146,8 @@ def _array(where: str, declared: ValueInfoProto, value: Any, owner: str = "model
     if array.dtype != dtype and not texts:
         wanted = dtype_name(kind.elem_type)
         raise InputError(
-            f"{where}: the {owner} requires {wanted}, but the value is {array.dtype.name}"
+            f"{where}: the {owner} requires {wanted}, but the value is {array.dtype.name}: convert "
+            f"it, such as with .astype({dtype.name!r})"
         )
     if shape is not None and (
         len(shape) != array.ndim

@@ -112,6 +112,7 @@ def test_the_first_failure_ends_it_unless_asked(folder: Path, run: Run) -> None:
     assert first.code == 2 and first.err.startswith("onnxgrad: models/branches.onnx: not an ONNX")
     assert statuses(first) == {"models/branches.onnx": "error", "models/small.onnx": "skipped"}
     assert not (folder / "build" / "small.onnx").exists()
+    assert "skipped after a model that failed: `--keep-going` runs all" in run("ci").out
     every = run("ci", "--json", "-", "--keep-going")
     assert every.code == 2 and statuses(every)["models/small.onnx"] == "passed"
     assert (folder / "build" / "small.onnx").exists()

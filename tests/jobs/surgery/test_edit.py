@@ -175,7 +175,10 @@ def test_a_weight_has_another_value(tmp_path: Path) -> None:
             {"E": np.zeros((2, 2), np.float32)},
             r"the weight requires shape \[3, 2\], but the value has",
         ),
-        ({"E": np.zeros((3, 2))}, "the weight requires f32, but the value is float64"),
+        (
+            {"E": np.zeros((3, 2))},
+            r"requires f32, but the value is float64: convert it, .*\.astype\('float32'\)$",
+        ),
         ({"F": 1}, "the model has no initializer of this name; there are E, last"),
         ({"ids": 1}, "bind={'ids': ...} makes an input constant"),
     ):
