@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from onnxgrad.ir.load import ModelLike, SameType, check_room, load, load_own, to_kind_of
+from onnxgrad.ir.load import ModelLike, SameType, check_room, load_own, program_of, to_kind_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import open_batch as opening
@@ -294,7 +294,8 @@ def rebase(model: ModelLike, weights: Any, *, options: RebaseOptions) -> SameTyp
     True
     """
     found = rebasing.rebase(model, weights, options, with_room(model))
-    return to_kind_of(load(to_proto(_accepted(found))), model)
+    made = _accepted(found)
+    return to_kind_of(program_of(to_proto(made), made.folder), model)
 
 
 def _accepted(found: Proved) -> Any:

@@ -35,13 +35,13 @@ from onnxgrad.ir.save import to_proto  # noqa: E402
 from onnxgrad.jobs.declarations import OptimizeOptions  # noqa: E402
 from onnxgrad.jobs.optimize import optimize  # noqa: E402
 from onnxgrad.jobs.outcome import Hooks  # noqa: E402
+from onnxgrad.jobs.rebasing.constants import set_elements  # noqa: E402
 from onnxgrad.jobs.rebasing.outline import initializers  # noqa: E402
 from onnxgrad.jobs.rebasing.rebase import rebase  # noqa: E402
 from onnxgrad.jobs.rebasing.record import (  # noqa: E402
     PredicateFailed,
     Recording,
 )
-from onnxgrad.jobs.rebasing.weights import set_elements  # noqa: E402
 from onnxgrad.jobs.surgery.declarations import RebaseOptions  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 

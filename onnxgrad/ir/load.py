@@ -155,6 +155,18 @@ def _parsed(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPr
     return read_proto(path), path
 
 
+def proto_in_place(path: Path) -> ModelProto:
+    """Like `read_proto`, but the large weights of a large file stay in it, to be copied by `save`.
+    Raises InputError.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        if path.stat().st_size >= LARGE_FILE:
+            found = read_without_weights(path)
+            if found is not None:
+                return found
+    return read_proto(path)
+
+
 def read_proto(path: Path) -> ModelProto:
     """Parses a model file without its external data. Raises InputError."""
     try:

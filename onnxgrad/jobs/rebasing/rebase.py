@@ -5,7 +5,6 @@ the original with these weights.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,18 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import ModelLike, collector_paused, proto_of, read_proto, unread
+from onnxgrad.ir.load import ModelLike, collector_paused, proto_in_place, proto_of, read_proto
 from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.jobs.float16 import with_bound
 from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import Proved, write_if_proved
-from onnxgrad.jobs.rebasing.outline import constants_of, describe, digest_of
+from onnxgrad.jobs.rebasing.constants import replacing
+from onnxgrad.jobs.rebasing.outline import describe, digest_of
 from onnxgrad.jobs.rebasing.record import Record, read_record, record_path
-from onnxgrad.jobs.rebasing.weights import filled, new_weights, set_elements
+from onnxgrad.jobs.rebasing.weights import NewWeights, filled, new_weights
 from onnxgrad.jobs.surgery.declarations import RebaseOptions
 from onnxgrad.verify import Report, verify
 from onnxgrad.wording import option
@@ -47,7 +48,8 @@ def rebase(optimized: ModelLike, weights: Any, options: RebaseOptions, hooks: Ho
         optimized = settled(optimized)
         named = optimized if isinstance(optimized, (str, os.PathLike)) else None
         record = _record(options.record, named)
-        model, folder = _read(optimized)
+        writes = hooks.write is not None
+        model, folder = _read(optimized, in_place=writes)
         if digest_of(model, record.made) != record.digest:
             raise InputError(
                 f"{named or 'the model'}: its record belongs to another optimised model: optimise "
@@ -55,25 +57,30 @@ def rebase(optimized: ModelLike, weights: Any, options: RebaseOptions, hooks: Ho
             )
         made = copy_of(model) if model is optimized else model
         where = os.fspath(weights) if isinstance(weights, (str, os.PathLike)) else "the weights"
-        with new_weights(record, weights, options.map or {}, where) as new:
-            places = dict(constants_of(made))
+        with (
+            replacing(made, folder, apart=writes) as constants,
+            new_weights(record, weights, options.map or {}, where) as new,
+        ):
             for name, array in record.constants(new):
-                set_elements(places[name], array)
+                constants.set(name, array)
+                del array  # before the next is computed
             if new.export is not None:
                 describe(made, record.own, new.export)
+            program = constants.program()
             hooks.on_stage("prove")
-            report = _proof(record, made, folder, new, options) if options.verify else None
-        found = Rebased(
-            unread(made, folder), report, notes=new.notes, facts=len(record.held),
-            constants=len(record.made),
-        )  # fmt: skip
-        return write_if_proved(found, hooks)
+            report = _proof(record, program, new, options) if options.verify else None
+            found = Rebased(
+                program, report, notes=new.notes, facts=len(record.held),
+                constants=len(record.made),
+            )  # fmt: skip
+            return write_if_proved(found, hooks)
 
 
-def _read(model: Any) -> tuple[ModelProto, Path | None]:
+def _read(model: Any, *, in_place: bool) -> tuple[ModelProto, Path | None]:
     """The model as it was written: its digest proves that it is valid."""
     if isinstance(model, (str, os.PathLike)):
-        return read_proto(Path(model)), Path(model).parent
+        path = Path(model)
+        return (proto_in_place(path) if in_place else read_proto(path)), path.parent
     return (model, None) if isinstance(model, ModelProto) else proto_of(model)
 
 
@@ -95,16 +102,11 @@ def _record(given: Any, model: str | os.PathLike[str] | None) -> Record:
     return read_record(record_path(Path(model)), os.fspath(model))
 
 
-def _proof(
-    record: Record, made: ModelProto, folder: Path | None, weights: Callable[[str], Any],
-    options: RebaseOptions,
-) -> Report:  # fmt: skip
+def _proof(record: Record, made: Program, weights: NewWeights, options: RebaseOptions) -> Report:
     proof = options.proof()
     if record.halved:
         proof = with_bound(proof)
     proof.setdefault("weights", "rounded" if record.rounded else "same")
     with sharing() as files:
-        original, candidate = (
-            files.of(unread(m, f)) for m, f in ((filled(record, weights), None), (made, folder))
-        )
+        original, candidate = (files.of(p) for p in (filled(record, weights), made))
         return verify(original, candidate, **proof)

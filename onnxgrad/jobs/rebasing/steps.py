@@ -16,6 +16,7 @@ from onnx import NodeProto
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.derivations import Node, Step
 from onnxgrad.ir.protobufs import tensor_of
+from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.traced_arrays import FUNCTIONS, STATIC
 from onnxgrad.ir.types import Array
 from onnxgrad.verify.running.child_process import RunFailed
@@ -155,7 +156,8 @@ def _read_node(data: Sequence[Any]) -> Node:
 
 class Values:
     """The values of steps for the weights that `weight` returns by name. `wanted`: the steps that
-    `of` will be called with, once each; a value is dropped after its last use.
+    `of` will be called with, once each; a value is dropped after its last use. A large weight is
+    read again for each result.
     """
 
     def __init__(
@@ -163,6 +165,7 @@ class Values:
     ) -> None:
         self._weight = weight
         self._values: dict[Step, Any] = {}
+        self._large: list[Step] = []
         self._levels: dict[Step, int] = {}
         self._batches: dict[tuple[int, int], list[Step]] = {}
         self._uses = Counter(wanted)
@@ -180,6 +183,8 @@ class Values:
         """Returns the value of a step. Raises InputError if onnxruntime cannot compute it."""
         found: Array = np.asarray(self._value(step))
         self._used(step)
+        while self._large:
+            self._values.pop(self._large.pop(), None)
         return found
 
     def _used(self, *steps: Step) -> None:
@@ -219,7 +224,8 @@ class Values:
         operands = substituted(s.operands, self._values)
         keywords = substituted(s.keywords, self._values) if s.keywords else {}
         if s.kind == "weight":
-            self._values[s] = self._weight(s.what)
+            found = self._values[s] = self._weight(s.what)
+            self._large += [s] if found.nbytes >= LARGE else []
         elif s.kind == "literal":
             self._values[s] = s.what
         elif s.kind == "numpy" and (s.what in STATIC or isinstance(_ufunc(s.what), np.ufunc)):

@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir.load import program_of, proto_of
-from onnxgrad.ir.protobufs import copy_of, elements, tensor_of
+from onnxgrad.errors import InputError
+from onnxgrad.ir.load import program_of, proto_in_place, proto_of, unread
+from onnxgrad.ir.preflight.model import check_model
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of, elements
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import listed, same_places
+from onnxgrad.jobs.rebasing.constants import set_elements
 from onnxgrad.jobs.rebasing.outline import clear, initializers
 from onnxgrad.jobs.rebasing.record import Record
 from onnxgrad.train.adapters.adapters import note_of
@@ -35,12 +38,14 @@ from onnxgrad.wording import counted, option, perhaps
 @dataclass(frozen=True)
 class NewWeights:
     """The values by the name of the original's initializer, read on access, notes, and the model
-    that holds them, if it is one.
+    that holds them, if it is one. `outside`: those that lie in files of its folder.
     """
 
     readers: Mapping[str, Callable[[], Array]]
     notes: list[str] = field(default_factory=list)
     export: ModelProto | None = field(default=None, repr=False)
+    folder: Path | None = None
+    outside: Mapping[str, TensorProto] = field(default_factory=dict, repr=False)
 
     def __call__(self, name: str) -> Array:
         return self.readers[name]()
@@ -73,7 +78,17 @@ def new_weights(
             raise InputError(f"{where}: holds one array without a name: save an .npz file")
         yield _of_arrays(record, arrays, names, where)
     else:
-        yield _of_model(record, *proto_of(given), names, where)
+        yield _of_model(record, *_read(given), names, where)
+
+
+def _read(model: Any) -> tuple[ModelProto, Path | None]:
+    """A model, and the folder of the weights outside of it."""
+    if not isinstance(model, (str, os.PathLike)):
+        return proto_of(model)
+    path = Path(model)
+    proto = proto_in_place(path)
+    check_model(proto, str(path))
+    return proto, path.parent
 
 
 def _of_model(
@@ -87,7 +102,7 @@ def _of_model(
     tensors = dict(initializers(new))
     places = _places(record.original, new, where)
     readers: dict[str, Callable[[], Array]] = {}
-    missing = []
+    missing, outside = [], dict[str, TensorProto]()
 
     def reader(tensor: TensorProto) -> Callable[[], Array]:
         return lambda: elements(internalize(tensor, folder) if _is_outside(tensor) else tensor)
@@ -112,8 +127,10 @@ def _of_model(
                 f"{_shape(tensor)}: another architecture; optimise it instead"
             )
         readers[name] = reader(first)
+        if _is_outside(first):
+            outside[name] = first
     made = _complete(record, readers, missing, where)
-    return replace(made, notes=notes + made.notes, export=new)
+    return replace(made, notes=notes + made.notes, export=new, folder=folder, outside=outside)
 
 
 def _places(original: ModelProto, new: ModelProto, where: str) -> dict[str, list[str]]:
@@ -225,19 +242,14 @@ def _equal(a: Array, b: Array) -> bool:
     return alike and (np.array_equal(a, b) if a.dtype == object else a.tobytes() == b.tobytes())
 
 
-def filled(record: Record, weights: Callable[[str], Array]) -> ModelProto:
-    """Returns the original with new values."""
+def filled(record: Record, weights: NewWeights) -> Program:
+    """Returns the original with new values. Those in files stay there."""
     model = copy_of(record.original)
     for name, tensor in initializers(model):
-        if name not in record.fixed:
+        if name in weights.outside:
+            clear(tensor)
+            tensor.data_location = TensorProto.EXTERNAL
+            tensor.external_data.extend(weights.outside[name].external_data)
+        elif name not in record.fixed:
             set_elements(tensor, weights(name))
-    return model
-
-
-def set_elements(tensor: TensorProto, array: Array) -> None:
-    """Replaces the elements of a tensor. Raises InternalError for another dtype or shape."""
-    made = tensor_of(np.asarray(array, order="C"), tensor.name)
-    if not _fit(made, tensor):
-        raise InternalError(f"'{tensor.name}' is {_shape(tensor)}, not {_shape(made)}")
-    clear(tensor)
-    tensor.raw_data = made.raw_data
+    return unread(model, weights.folder)

@@ -1,0 +1,113 @@
+"""New constants in a model. Large ones lie in a file, so that no process holds all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from onnxgrad.errors import InternalError
+from onnxgrad.ir.load import unread
+from onnxgrad.ir.preflight.tensors import raw_bytes
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import tensor_of
+from onnxgrad.ir.storage import external_data as external
+from onnxgrad.ir.storage.external_data import Digests
+from onnxgrad.ir.storage.weights_in_file import LARGE
+from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.jobs.rebasing.outline import clear, constants_of
+
+_WEIGHTS = "weights.data"
+
+
+class Constants:
+    """The constants of a model of `folder`, to be replaced. `file`: where large initializers go;
+    None: they stay in the model.
+    """
+
+    def __init__(self, model: ModelProto, folder: Path | None, file: IO[bytes] | None) -> None:
+        self._model, self._folder, self._file = model, folder, file
+        self._places = dict(constants_of(model))
+        large = _large(model) if file is not None else []
+        self._waiting = {t.name: t for t in large}
+
+    def set(self, name: str, array: Array) -> None:
+        """Replaces the elements of a constant."""
+        tensor = self._places[name]
+        if self._waiting.pop(name, None) is None or not self._write(tensor, array):
+            set_elements(tensor, array)
+
+    def program(self) -> Program:
+        """Returns the model as it is now, to be saved while the file exists."""
+        if self._file is None:
+            return unread(self._model, self._folder)
+        for tensor in self._waiting.values():
+            self._move(tensor, self._folder)
+        self._waiting.clear()
+        self._file.flush()
+        for tensor in external.outside(self._model):
+            if not external.stays_inside(tensor, [_WEIGHTS]):
+                tensor.CopyFrom(external.internalize(tensor, self._folder))
+        program = unread(self._model, Path(self._file.name).parent)
+        program.digests.files = frozenset([_WEIGHTS])
+        return program
+
+    def _write(self, tensor: TensorProto, array: Array) -> bool:
+        """Writes elements to the file without a copy, if they lie there as in memory."""
+        as_it_lies = array.dtype == numpy_dtype(tensor.data_type) and array.dtype.isnative
+        if self._file is None or array.nbytes != raw_bytes(tensor) or not as_it_lies:
+            return False
+        _check(tensor, tensor.data_type, array.shape)
+        offset = self._file.tell()
+        flat: Any = np.ascontiguousarray(array).reshape(-1)
+        self._file.write(flat.view(np.uint8).data)
+        clear(tensor)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", _WEIGHTS), ("offset", offset), ("length", array.nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        return True
+
+    def _move(self, tensor: TensorProto, folder: Path | None) -> None:
+        if self._file is not None:
+            external.move([tensor], folder, self._file, Digests())
+            external.name([tensor], _WEIGHTS)
+
+
+@contextlib.contextmanager
+def replacing(model: ModelProto, folder: Path | None, *, apart: bool) -> Iterator[Constants]:
+    """Yields the constants of a model. With `apart`, large ones lie in a temporary folder, which is
+    removed at the end.
+    """
+    if not apart or not _large(model):
+        yield Constants(model, folder, None)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="onnxgrad-") as made,
+        open(Path(made) / _WEIGHTS, "wb") as file,
+    ):
+        yield Constants(model, folder, file)
+
+
+def _large(model: ModelProto) -> list[TensorProto]:
+    return [t for t in model.graph.initializer if (raw_bytes(t) or 0) >= LARGE]
+
+
+def set_elements(tensor: TensorProto, array: Array) -> None:
+    """Replaces the elements of a tensor. Raises InternalError for another dtype or shape."""
+    made = tensor_of(np.asarray(array, order="C"), tensor.name)
+    _check(tensor, made.data_type, made.dims)
+    clear(tensor)
+    tensor.raw_data = made.raw_data
+
+
+def _check(tensor: TensorProto, dtype: int, shape: Sequence[int]) -> None:
+    if dtype != tensor.data_type or list(shape) != list(tensor.dims):
+        raise InternalError(
+            f"'{tensor.name}' has dtype {tensor.data_type} and shape {list(tensor.dims)}, not "
+            f"{dtype} and {list(shape)}"
+        )
