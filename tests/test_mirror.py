@@ -78,7 +78,6 @@ HOMES: dict[str, dict[str, str]] = {
         "ir/renaming": "jobs/surgery/test_join",
         "surgery": "jobs/surgery/test_edit",
         "training": "jobs/training/test_fit",
-        "jobs/surgery/declarations": "jobs/surgery/test_edit",
         "jobs/row_declarations": "jobs/test_open_batch",
     },
     "what a run of a step needs, seen where it runs": {

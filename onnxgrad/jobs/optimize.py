@@ -182,11 +182,10 @@ _UNRECORDED = ("join", "before", "after", "lift")
 def _check_recorded(options: OptimizeOptions) -> None:
     """Raises InputError for options that `rebase` could not repeat."""
     more = [name for name in _UNRECORDED if getattr(options, name) not in (None, False)]
-    if options.rebasable and (more or options.each or options.exact):
-        named = more[0] if more else "exact" if options.exact else "verify=each"
+    if options.rebasable and more:
         raise InputError(
-            f"{option('--rebasable', 'rebasable')} does not go with '{named}': the record is about "
-            "the passes alone; make that change before or after `rebase`"
+            f"{option('--rebasable', 'rebasable')} does not go with '{more[0]}': the record is "
+            "about the passes alone; make that change before or after `rebase`"
         )
 
 

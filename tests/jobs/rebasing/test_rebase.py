@@ -67,6 +67,15 @@ def test_the_record_changes_nothing() -> None:
     assert optimized(model, verify=False).model == onnxgrad.optimize(model, verify=False)
 
 
+@pytest.mark.parametrize("more", [{"verify": "each"}, {"verify": "only each"}, {"exact": True}])
+def test_proofs_of_rewrites_leave_no_facts(more: dict[str, Any]) -> None:
+    """They read constants, too, on which no rewrite relies."""
+    model = parse(SCALED)
+    plain = optimized(model, verify=False)
+    done = optimized(model, **more)
+    assert plain.record.held and done.record.to_bytes() == plain.record.to_bytes()
+
+
 def test_batch_normalization() -> None:
     """Scale and shift of statistics go into a convolution; a negative variance is not finite."""
     text = """g (float[1,2,4,4] x) => (float[1,3,4,4] y) <float[3,2,1,1] w = {1, 2, 3, 4, 5, 6},
@@ -272,5 +281,7 @@ def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "small.onnx.rebase").write_bytes(done.record.to_bytes()[:-9])
     with pytest.raises(InputError, match="a damaged record"):
         onnxgrad.rebase(path, model)
-    with pytest.raises(InputError, match="does not go with 'exact'"):
-        onnxgrad.optimize(model, rebasable=True, exact=True)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[after]\nrename = { y = 'z' }\n")
+    with pytest.raises(InputError, match="does not go with 'after': the record is about the"):
+        onnxgrad.optimize(model, rebasable=True, recipe=recipe)
