@@ -222,7 +222,7 @@ def transpose_once(block: BindingBlock, forward: Collection[Binding]) -> None:
 
 def take_by_blocks(task: Prepared) -> None:
     """Replaces products with large dequantised matrices by products with their blocks: recomputed
-    products, and those of the forward part if the backward part takes blocks of one of them.
+    products, and those of the forward part whose blocks the backward part takes.
 
     A second reader of a DequantizeLinear would keep its float matrix from the forward part on. The
     fusion with MatMul by onnxruntime keeps the integers twice more, and rounds the other factor.
@@ -230,25 +230,17 @@ def take_by_blocks(task: Prepared) -> None:
     block, forward = task.block, task.forward
     products = [b for b in block.bindings if b.is_op("MatMul")]
     with emitting(block, share=True, made_by="gradient"):
-        for b in [b for b in products if b not in forward]:
-            _by_blocks(b)
-        first = [b for b in products if b in forward]
-        if not task.request.intact and any(_is_read_by_blocks(b.inputs[1]) for b in first):
-            for b in first:
-                _by_blocks(b)
+        for b in sorted(products, key=lambda b: b in forward):
+            x, w = b.inputs
+            if b in forward and (task.request.intact or not _is_read_by_blocks(w)):
+                continue
+            product = x and w and beside_dequantised(x, w, transposed=True)
+            if product is not None:
+                out, name = b.out, b.out.name
+                block.replace(out, with_type_of(product, out))
+                if out.name == name:  # an output of the graph has kept its name
+                    out.swap_names(product)
     block.remove_unused()
-
-
-def _by_blocks(b: Binding) -> None:
-    """Replaces a MatMul with a large dequantised matrix; others stay."""
-    x, w = b.inputs
-    product = x and w and beside_dequantised(x, w, transposed=True)
-    if product is None:
-        return
-    out, name = b.out, b.out.name
-    b.block.replace(out, with_type_of(product, out))
-    if out.name == name:  # an output of the graph has kept its name
-        out.swap_names(product)
 
 
 def _is_read_by_blocks(w: Var | None) -> bool:

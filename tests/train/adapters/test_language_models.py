@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxgrad import gradient
-from onnxgrad.ir.save import to_bytes
 from onnxgrad.train import SGD, CrossEntropy, Trainer, training_step
 from onnxgrad.train.adapters import lora
 from onnxgrad.verify.running.session import run
@@ -150,25 +148,3 @@ def test_steps_with_checkpoints_are_steps_without(
     assert losses[0][-1] < losses[0][0] - 0.001
     np.testing.assert_allclose(losses[1], losses[0], rtol=2e-6)
     np.testing.assert_allclose(losses[2], losses[0], rtol=1e-5)
-
-
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_a_client_at_default_options_rounds_nothing(weights: Weights) -> None:
-    """The products whose input needs no adjoint are taken by blocks as well: onnxruntime would fuse them."""
-    language = LanguageModel("llama", weights)
-    model, batch = language.build(), language.batch(3)
-    batch["labels"] = np.roll(batch["input_ids"], -1, axis=1)
-    loss = CrossEntropy("logits", axis=-1, target="labels")
-    step = training_step(lora(model, ADAPTED, rank=2), loss, SGD(0.05), "*.lora_*")
-    rng = np.random.default_rng(0)
-    values = {k: a + rng.normal(0, 0.1, a.shape).astype(a.dtype) for k, a in step.initial.items()}
-    numbers = {"learning_rate": np.array(0.05, np.float32), "step": np.array(1)}
-    feeds = {f.name: numbers[f.role] for f in step.manifest.inputs if f.role in numbers}
-    graph, feeds = to_bytes(step.train), {**batch, **values, **feeds}
-    session = ort.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    names = [v.name for v in session.get_outputs()]
-    found = session.run(names, {v.name: feeds[v.name] for v in session.get_inputs()})
-    expected = run(graph, feeds, optimize=False)
-    for name, value in zip(names, found, strict=True):
-        np.testing.assert_allclose(value, expected[name], rtol=0, atol=2e-6, err_msg=name)
