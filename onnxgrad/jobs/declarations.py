@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.jobs.declared import REQUIRED, option
-from onnxgrad.jobs.groups import Limits, PartOf, Proof, Running
+from onnxgrad.jobs.groups import Limits, PartOf, Proof, Running, verified
 from onnxgrad.jobs.kinds import (
     Count,
     Lints,
@@ -55,7 +55,7 @@ class Float16Options(Proof):
         metavar="NAME",
     )
     io: bool = option(False, "convert inputs and outputs to float16 too")
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 OPEN, JOIN = PartOf(OpenBatchOptions), PartOf(JoinOptions, "model")
@@ -256,7 +256,7 @@ class ConvertOpsetOptions(Proof):
     job: ClassVar[str] = "convert_opset"
 
     to: Several = option(REQUIRED, "the opset of the default domain", metavar="N", positional=True)
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
     def optimizing(self) -> OptimizeOptions:
         """Returns the equivalent options of `optimize`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
-from onnxgrad.jobs.groups import PRODUCTS, SPLIT, Bounds, Limits, Running
+from onnxgrad.jobs.groups import PRODUCTS, SPLIT, Bounds, Limits, Running, verified
 from onnxgrad.jobs.kinds import Commas, Instance, LossLike, Names, Positive, Seed, Sizes, Word
 from onnxgrad.vocabulary import POLICIES
 
@@ -326,4 +326,4 @@ class GradOptions(GradientForm, Losses, PerSample, Finality, Jacobians, Splittin
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof", "Running": "proof"}
     words: ClassVar[Mapping[str, str]] = {"BOUNDS": "by the float types"}
 
-    verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified("numeric check")

@@ -36,6 +36,11 @@ PRODUCTS = "products, in place of the gradient"
 SPLIT = "two models, in place of the gradient"
 
 
+def verified(check: str = "proof") -> Any:
+    """Declares the option `verify` of a job, which skips its check."""
+    return option(True, f"skip the {check} (needs no onnxruntime)", flag="--no-verify")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits(Declaration):
     """Bounds on the time and the memory of all work on one model."""

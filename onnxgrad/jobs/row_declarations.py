@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from onnxgrad.jobs.declared import option
-from onnxgrad.jobs.groups import Limits
+from onnxgrad.jobs.groups import Limits, verified
 from onnxgrad.jobs.kinds import (
     Extends,
     InputKind,
@@ -54,7 +54,7 @@ class RowsProof(Limits):
     allow_same: Names = option(
         (), "accept an output that is the same in every generated row", metavar="NAME"
     )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from onnxgrad.jobs.declared import Declaration, option
-from onnxgrad.jobs.groups import Limits, Proof
+from onnxgrad.jobs.groups import Limits, Proof, verified
 from onnxgrad.jobs.kinds import (
     Constants,
     Entries,
@@ -91,7 +91,7 @@ class EditOptions(Proof):
         "cross_entropy; its labels become inputs",
         metavar="LOSS",
     )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class JoinOptions(Proof):
     keep_output: Names = option(
         (), "keep this output of A, which B reads, as an output of OUT", metavar="NAME"
     )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class LiftOptions(Proof):
         metavar="NAME",
         positional=True,
     )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class LoraOptions(Proof):
         ".attn.=.self_attn.",
         metavar="PART=OTHER",
     )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ class PreprocessOptions(Proof):
     keep_output: Names = option(
         (), "keep this output, which steps replace, as an output of OUT", metavar="NAME"
     )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +199,7 @@ class RebaseOptions(Proof):
         metavar="FILE",
         file="read",
     )
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,7 @@ class ExtractOptions(Limits):
     provider: Providers = option("cpu", "where to run (default: cpu)", flag=None)
     dims: Sizes | None = option(None, "sizes of symbolic dimensions in the proof", flag=None)
     seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
-    verify: bool = option(True, "skip the proof (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified()
 
 
 @dataclass(frozen=True, kw_only=True)

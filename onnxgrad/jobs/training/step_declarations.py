@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 from onnxgrad import options
 from onnxgrad.jobs.declared import Declaration, option
 from onnxgrad.jobs.gradient_declarations import Checkpointing, Formulas
-from onnxgrad.jobs.groups import Running
+from onnxgrad.jobs.groups import Running, verified
 from onnxgrad.jobs.kinds import Instance, LossLike, Names, Seed, Word
 from onnxgrad.jobs.training.kinds import ByGlob
 from onnxgrad.options import Range
@@ -187,4 +187,4 @@ class TrainStepOptions(StepOptions, Running):
     }
 
     seed: Seed = option(0, "seed of generated values (default: 0)", metavar="N")
-    verify: bool = option(True, "skip the numeric check (needs no onnxruntime)", flag="--no-verify")
+    verify: bool = verified("numeric check")
