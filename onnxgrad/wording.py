@@ -123,11 +123,11 @@ def option(shell: str, python: str) -> str:
     return shell if _shell else python
 
 
-def input_option(name: str, value: str = "FILE") -> str:
+def input_option(name: str) -> str:
     """Returns the option that sets the value of an input."""
     if _recipe.get():
-        return f'verify.inputs = ["{name}={value}"]'
-    return option(f"--input {name}={value}", f"inputs={{{name!r}: array}}")
+        return f'verify.inputs = ["{name}=FILE"]'
+    return option(f"--input {name}=FILE", f"inputs={{{name!r}: array}}")
 
 
 def dim_option(*names: str) -> str:
@@ -264,11 +264,14 @@ def some_of(names: Sequence[str], most: int) -> str:
     return first_of(names, len(names) if _verbose else most)
 
 
-def what_there_is(names: Iterable[str], most: int = 12) -> str:
+_FEW_NAMES = 12
+
+
+def what_there_is(names: Iterable[str]) -> str:
     """Returns the end of a message about a name or glob that matches nothing: `; there are a,
     b`.
     """
-    return f"; there are {first_of(list(names), most) or 'none'}"
+    return f"; there are {first_of(list(names), _FEW_NAMES) or 'none'}"
 
 
 def known_names(name: str, known: Collection[str]) -> str:
@@ -277,9 +280,6 @@ def known_names(name: str, known: Collection[str]) -> str:
     """
     few = what_there_is(known) if len(known) <= _FEW_NAMES else ""
     return perhaps(name, known, 3) or few
-
-
-_FEW_NAMES = 12
 
 
 def told_apart(a: float, b: float, digits: int = 6) -> tuple[str, str]:

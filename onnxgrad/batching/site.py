@@ -178,10 +178,10 @@ class Site:
             raise Refused(f"operand {k} is computed")
         return [int(i) for i in np.ravel(v.const)]
 
-    def inner_axes(self, k: int, rank: int, name: str = "", least: int = 1) -> Array | Var | None:
+    def inner_axes(self, k: int, rank: int, name: str = "") -> Array | Var | None:
         """Returns the axes of operand `k`, or of an attribute, after an axis for the rows in front;
-        None if omitted. Raises Refused if they differ from row to row, or may be fewer than
-        `least`.
+        None if omitted. Raises Refused if they differ from row to row, or their number is not
+        known.
         """
         v = self.operand(k)
         if v is None or v.const is not None:
@@ -190,7 +190,7 @@ class Site:
         count = (v.shape or (None,))[0] if v.rank else 1
         if count == 0:
             return None
-        if self.at(k) is not None or not isinstance(count, int) or count < least:
+        if self.at(k) is not None or not isinstance(count, int):
             raise Refused(f"operand {k} is computed")
         behind: Var = op.Add(op.Mod(v, max(rank, 1)), 1)
         return behind

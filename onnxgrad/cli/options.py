@@ -22,12 +22,10 @@ from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.vocabulary import TUNE_FILE, TUNE_SECONDS
 
 
-def within_limits(args: argparse.Namespace, extra: float = 0.0) -> AbstractContextManager[None]:
-    """Returns a context that bounds the work on one model by the options, plus `extra` seconds.
-    Raises LimitReached.
-    """
+def within_limits(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Returns a context that bounds the work on one model by the options. Raises LimitReached."""
     seconds = SECONDS if args.timeout is None else args.timeout
-    return bounding_us(seconds + extra, args.max_memory)
+    return bounding_us(seconds, args.max_memory)
 
 
 def write_html(args: argparse.Namespace, made: Callable[[], str], out: Output) -> None:

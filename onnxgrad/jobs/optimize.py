@@ -234,7 +234,7 @@ _OF_A_RUN = frozenset(
 )
 
 
-def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass] = ()) -> Pipeline:
+def pipeline_of(options: OptimizeOptions, plugins: Sequence[Pass]) -> Pipeline:
     """Returns the passes to run: those of the options, then `plugins` and `infer-shapes`. Raises
     InputError.
     """

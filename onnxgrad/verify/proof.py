@@ -192,7 +192,7 @@ def _nothing_ran(
     request: Request,
     start: float,
     why: str,
-    differences: Sequence[Difference] = (),
+    differences: Sequence[Difference],
     unproved: Sequence[str] = (),
 ) -> Report:
     return Report(

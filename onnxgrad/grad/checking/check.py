@@ -381,7 +381,7 @@ def where_finite(
     reference: Float64,
     feeds: dict[str, Any],
     *,
-    given: bool = False,
+    given: bool,
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Returns feeds on which all targets are finite, and the results of the reference there.
 

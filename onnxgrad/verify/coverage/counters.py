@@ -96,11 +96,6 @@ def progress(item: Item) -> int:
     return 8 * item.reached + sum(byte.bit_count() for byte in item.rows)
 
 
-def has_row(item: Item, row: int) -> bool:
-    """Returns whether a row of a table was read."""
-    return bool(item.rows[row // 8] & (128 >> row % 8))
-
-
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Attributes: TypeAlias = Mapping[str, Any]
 

@@ -23,7 +23,6 @@ from onnxgrad.verify.feeds.dims import evaluate, symbols_in
 _DEEP = 256  # values that one walk visits
 _MOST_SIZE = 4096  # of a dimension
 _FEW = 4  # different numbers of a constant operand that are solved for
-_MOST_VALUES = 64  # of one input in one run
 _TINY = 1e-5
 
 # operators whose result has elements of these operands (None: of every operand)
