@@ -188,3 +188,22 @@ def test_the_finder_of_paths(text: str, found: set[str]) -> None:
 def test_what_is_not_there_is_noticed() -> None:
     assert is_there("ir/load") and is_there("tests/helpers.py") and not is_there("ir/nothing.py")
     assert "--merge" in options_of("optimize") and "--merge" not in options_of("verify")
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "ARCHITECTURE.md"])
+def test_what_a_document_finds_in_a_file_is_there(name: str) -> None:
+    """`A`, `B` in `file.py`: the file has both words."""
+    found = re.findall(
+        r"((?:`[\w.]+`(?:, | and ))*`[\w.]+`) (?:in|of) `([\w/]+\.py)`", text_of(name)
+    )
+    assert len(found) > 3
+    missing = []
+    for words, path in found:
+        (file,) = [f for f in (ROOT / path, PACKAGE / path) if f.is_file()]
+        text = file.read_text(encoding="utf-8")
+        missing += [
+            f"{word} in {path}"
+            for word in re.findall(r"`([\w.]+)`", words)
+            if not re.search(rf"\b{word.rpartition('.')[2]}\b", text)
+        ]
+    assert missing == []
