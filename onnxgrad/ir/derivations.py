@@ -91,7 +91,7 @@ class Held:
 
 @dataclass(eq=False)
 class Derivations:
-    """What was read of the weights of one program: `pending` since the last rewrite or attempt,
+    """The predicates of the weights of one program: `pending` since the last rewrite or attempt,
     `held` by rewrites.
     """
 

@@ -92,7 +92,7 @@ class Outcome(Plain):
 
     @property
     def notes(self) -> list[str]:
-        """What the passes left out and why, for the user to read."""
+        """The work that the passes left out, with the reasons."""
         return list(self.trace.notes)
 
     @property

@@ -43,8 +43,8 @@ class Network:
             self._left.append(room)
 
     def cut(self) -> tuple[float, set[int]]:
-        """The cost of a minimal cut, and the nodes on the sink's side. Of several minimal cuts, it
-        returns the one with the fewest nodes there.
+        """Returns the cost of a minimal cut, and the nodes on the sink's side: the fewest, if there
+        are several minimal cuts.
         """
         total = 0.0
         while (level := self._levels())[1] >= 0:

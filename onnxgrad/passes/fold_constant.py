@@ -250,8 +250,9 @@ def _may_copy(source: Shape | None, wanted: Shape) -> bool:
 
 
 def _copies(source: Shape | None, result: Shape, wanted: Shape) -> list[int] | None:
-    """A constant target of Reshape. A single open size becomes -1. Of several, those that the
-    operand has on the same axis become 0, and -1 stays where the target `wanted` has it.
+    """Returns a constant target of Reshape. A single open size becomes -1. If several are open,
+    those that the operand has on the same axis become 0, and -1 stays where the target `wanted` has
+    it.
 
     No other size may become -1, because a -1 fails if another size is 0.
     """

@@ -70,7 +70,7 @@ class OutlinedPattern(ProgramLaw):
 
     @property
     def summary(self) -> str:
-        """What becomes of a match."""
+        """The replacement of a match."""
         return f"every match becomes a call of {self.domain}::{self.name}"
 
 

@@ -187,8 +187,13 @@ def test_a_step_and_its_folder_are_one_run(tmp_path: Path) -> None:
     task = training_step(MODEL, mean, AdamW())
     save_step(task, tmp_path / "step")
     data = {"x": DATA["x"]}
-    for given, epochs in ((task, 1), (tmp_path / "step", 1)):
-        Trainer(given, threads=1).fit(data, epochs=epochs, folder=tmp_path / "run")
+    trainers = [Trainer(given, threads=1) for given in (task, tmp_path / "step")]
+    for trainer in trainers:
+        trainer.fit(data, epochs=1, folder=tmp_path / "run")
+    first, second = trainers
+    assert first.progress.steps == second.progress.steps > 0
+    for name, value in first.parameters.items():
+        np.testing.assert_array_equal(second.parameters[name], value)
 
 
 def test_a_run_that_was_not_begun_may_become_any_other(tmp_path: Path) -> None:

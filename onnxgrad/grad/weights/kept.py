@@ -1,9 +1,9 @@
 """A derived file depends on the value of a weight only through that weight.
 
-Whoever differentiates a gradient file again, maps over one of its weights, trains it or replaces it
-changes the initializer. A constant that was computed from it before would keep the old value. While
-a derivative is formed, the values of float initializers are therefore hidden: no rule and no law
-computes from them or decides by them.
+A second derivative, a map over a weight, training and a replacement change the initializer. A
+constant that was computed from it before would keep the old value. While a derivative is formed,
+the values of float initializers are therefore hidden: no rule and no law computes from them or
+decides by them.
 
 One-element numbers of formulas (exponents, scales, epsilons) stay readable, because closed forms
 depend on them. The file's metadata names those that were read, and a later request to change one of

@@ -109,8 +109,8 @@ def is_unbounded(node: NodeProto) -> bool:
 
 
 def sizes_of_resize(node: NodeProto, x: Shape | None, sizes: Shape | None) -> Shape | None:
-    """Returns the shape of a Resize's operand `sizes` if only `x` tells it: onnx takes an unknown
-    length for 0.
+    """Returns the shape of a Resize's operand `sizes` if it follows from `x` alone: onnx takes an
+    unknown length for 0.
     """
     open_length = sizes is None or (len(sizes) == 1 and not isinstance(sizes[0], int))
     if node.op_type != "Resize" or x is None or not open_length:

@@ -81,7 +81,7 @@ def _of_piece(a: np.ndarray, dtype: int) -> _Numbers:
 
 @dataclass
 class Model:
-    """A program under lint. What several lints ask for is found once."""
+    """A program under lint, with the facts that several lints read, each computed once."""
 
     program: Program
     unreadable: dict[str, str] = field(default_factory=dict)  # the error, by constant

@@ -42,7 +42,7 @@ from onnxgrad.wording import counted, first_of, option
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What `edit` changes. All names are those before the change, but the new names in `values`,
+    """The changes of `edit`. All names are those before the change, but the new names in `values`,
     `nodes` and `symbols`.
     """
 

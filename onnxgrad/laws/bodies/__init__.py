@@ -1,1 +1,1 @@
-"""What operators of com.microsoft compute, as graphs of ONNX operators."""
+"""Operators of com.microsoft as graphs of ONNX operators."""

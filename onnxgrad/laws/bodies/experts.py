@@ -54,7 +54,7 @@ def _moe(
 
 def _shares(router: Var, k: int, normalize: bool) -> Var:
     """Returns the coefficient of each expert (T, E): its probability if it is among the k largest,
-    else 0. Of equal probabilities the kernel takes the later one, and TopK the earlier one.
+    else 0. If probabilities are equal, the kernel takes the later one, and TopK the earlier one.
     """
     likely = _reversed(op.Softmax(router, axis=-1))
     best, places = op.TopK(likely, [k], axis=-1, outputs=2)

@@ -19,8 +19,8 @@ class _OfRanks(Score):
     """Metrics of the ranks of scores. The labels are 0 and 1 in the scores' shape, and the metric
     is the mean over the columns; NaN if a column has labels of one kind only.
 
-    Scores of several classes along the last axis also accept indices without that axis. Of two
-    classes, the difference is the score; of more, each class is compared with the rest by its
+    Scores of several classes along the last axis also accept indices without that axis. With
+    two classes, the difference is the score; with more, each class is compared with the rest by its
     probability (by the softmax, unless the scores are probabilities), and the metric is the mean
     over the classes (macro).
 

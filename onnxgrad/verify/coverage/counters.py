@@ -70,8 +70,8 @@ def of_several(lists: Iterable[tuple[str, Sequence[Item]]]) -> tuple[Item, ...]:
 
 
 def _more(a: Item, b: Item) -> Item:
-    """Returns what the runs of two proofs reached together. Of an item with several targets this is
-    what the better proof reached, which may be less.
+    """Returns the targets that the runs of two proofs reached together. For an item with several
+    targets, returns those of the better proof, which may be fewer.
     """
     if a.kind == ROWS:
         return joined([a, b])[0]

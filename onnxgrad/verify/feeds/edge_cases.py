@@ -284,7 +284,7 @@ def _widened(usual: Array, slot: Slot, level: int) -> Array:
     integers of both signs (1), wide ones (2), those at the ends of the dtype (3); floats whose rows
     have other scales (1), with zeros of both signs and ties (2); images as N(0, 1) (1) and as 0 to
     255 (2); texts of other cases and letters (1); labels that a loss ignores (1); masks of random
-    elements (1). What has no wider values is returned as it is.
+    elements (1). Other values are returned unchanged.
     """
     rng = np.random.default_rng([level, slot.turn, usual.size])
     make = _WIDENED.get(slot.kind)
