@@ -248,6 +248,11 @@ def perhaps(name: str, known: Iterable[str], most: int = 1) -> str:
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
+def one_line(message: object, most: int | None = None) -> str:
+    """Returns the text of a message or an error in one line of at most `most` characters."""
+    return " ".join(str(message).split())[:most]
+
+
 def counted(count: int, what: str, several: str = "") -> str:
     """Returns a number of things: `1 value`, `2,000 values`; `several` is an irregular plural."""
     return f"{count:,} {what if count == 1 else several or f'{what}s'}"

@@ -24,6 +24,7 @@ from onnxgrad.wording import (
     input_option,
     nearest,
     on_the_command_line,
+    one_line,
     option,
     perhaps,
     printable,
@@ -211,3 +212,9 @@ def test_options_in_messages_have_the_keys_of_recipes() -> None:
 def test_only_near_names_are_suggested(name: str, known: list[str], near: list[str]) -> None:
     """A common beginning up to a dash, dot, slash or colon does not make names near."""
     assert nearest(name, known) == near
+
+
+def test_an_error_becomes_one_line() -> None:
+    error = ValueError("first\n  second\tthird ")
+    assert one_line(error) == "first second third"
+    assert one_line(error, 8) == "first se"

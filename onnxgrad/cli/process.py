@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from onnxgrad.errors import RuleWarning, RunWarning
 from onnxgrad.startup import IS_PROGRAM
-from onnxgrad.wording import printable
+from onnxgrad.wording import one_line, printable
 
 # signals with which a user or the system ends a program
 _SIGNALS = tuple(
@@ -153,7 +153,7 @@ def quiet_libraries(verbose: bool) -> Iterator[None]:
     """
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-        words = printable(" ".join(str(message).split()))
+        words = printable(one_line(message))
         if issubclass(category, RuleWarning):
             print(f"warning: {words}", file=sys.stderr)
         elif issubclass(category, RunWarning):

@@ -16,6 +16,7 @@ from onnx import ModelProto
 from onnxgrad.errors import InputError
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
+from onnxgrad.wording import one_line
 
 
 def settled(model: Any) -> Any:
@@ -71,7 +72,7 @@ def to_model_proto(model: Any) -> ModelProto:
         # its library raises TypeError, ValueError and others if it cannot export the function
         except Exception as e:
             name = getattr(model, "name", type(model).__name__)
-            reason = " ".join(str(e).split())[:200]
+            reason = one_line(e, 200)
             raise InputError(
                 f"the onnxscript function '{name}' returns no model: {type(e).__name__}: {reason}"
             ) from e

@@ -85,7 +85,7 @@ from onnxgrad.options import checked, several, todays_names
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.running.runtimes import programs
-from onnxgrad.wording import did_you_mean, option
+from onnxgrad.wording import did_you_mean, one_line, option
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -251,7 +251,7 @@ def read(path: Path) -> Recipe:
         raise InputError(f"{path}: {e.strerror or e}") from e
     # not TOML, or more digits or deeper arrays than Python parses
     except (ValueError, RecursionError) as e:
-        why = " ".join(str(e).split())
+        why = one_line(e)
         if path.suffix == ".onnx":
             why = f'a recipe, such as {OWN_FILE}, names it: [ci] models = ["{path.name}"]'
         raise InputError(f"{path}: not TOML: {why}") from e

@@ -19,7 +19,7 @@ from onnxgrad.jobs.ci.accepted import versions
 from onnxgrad.jobs.ci.outcome import ModelOutcome
 from onnxgrad.jobs.ci.work import Job, work
 from onnxgrad.jobs.ci.workers import ATTEMPTS, died
-from onnxgrad.wording import install, option
+from onnxgrad.wording import install, one_line, option
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,7 +63,7 @@ def _connected(address: str) -> Client:
     try:
         return Client(address, timeout=_CONNECTING, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
+        why = one_line(error) or type(error).__name__
         dask = option("--dask", "dask")
         raise InputError(f"{dask}: no scheduler answers at {address}: {why}") from error
 
@@ -131,7 +131,7 @@ _DIED = "died with its Dask worker"
 
 def _broken(job: Job, error: BaseException) -> ModelOutcome:
     outcome = ModelOutcome(job.name, variant=job.variant)
-    why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    why = f"{type(error).__name__}: {one_line(error)}"
     outcome.fail("error", InternalError.exit_code, f"Dask could not run the job: {why}")
     return outcome
 

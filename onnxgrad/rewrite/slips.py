@@ -15,6 +15,7 @@ from onnxgrad.errors import InternalError, OnnxgradError, RuleFailed, RuleWarnin
 from onnxgrad.ir.preflight.invalid_models import fault_of
 from onnxgrad.ir.program import Program
 from onnxgrad.rewrite.trace import Trace
+from onnxgrad.wording import one_line
 
 _T = TypeVar("_T")
 
@@ -53,7 +54,7 @@ def slip(
         raise error
     if isinstance(error, MemoryError):
         raise error
-    reason = " ".join(str(error).split())[:_LONGEST]
+    reason = one_line(error, _LONGEST)
     if not isinstance(error, InternalError):
         reason = f"{type(error).__name__}: {reason}"
     if author is not None and not is_ours(author):

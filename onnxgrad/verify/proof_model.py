@@ -18,6 +18,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize, outside
 from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, read_without_weights
+from onnxgrad.wording import one_line
 
 Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
 TWO_GB = 2**31 - 1
@@ -136,9 +137,7 @@ def proof_model(model: Any) -> ProofModel:
         raise InputError(f"cannot read {name}: {error.strerror}") from error
     # protobuf's DecodeError (its module differs between versions), ValueError, TypeError
     except Exception as error:
-        raise InputError(
-            f"{name} is not an ONNX model: {' '.join(str(error).split())[:300]}"
-        ) from error
+        raise InputError(f"{name} is not an ONNX model: {one_line(error, 300)}") from error
 
 
 def _with_weights(path: Path) -> onnx.ModelProto:

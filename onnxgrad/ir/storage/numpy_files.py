@@ -17,6 +17,7 @@ import numpy as np
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import Staging, is_stream, place_of, regular
 from onnxgrad.ir.types import Array
+from onnxgrad.wording import one_line
 
 _PACKED = 1 << 30  # bytes that a small compressed file may become
 _RATIO = 100  # beyond _PACKED: bytes for each byte of the file
@@ -55,7 +56,7 @@ def read_arrays(path: Path, *, mapped: bool = False) -> Array | dict[str, Array]
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     # numpy, zipfile and zlib raise a dozen types for damaged files
     except Exception as error:
-        why = " ".join(str(error).split())[:200] or type(error).__name__
+        why = one_line(error, 200) or type(error).__name__
         raise InputError(f"{path}: cannot be read: {why}") from error
 
 

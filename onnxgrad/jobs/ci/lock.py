@@ -20,7 +20,7 @@ from onnxgrad.jobs.ci.inputs import Change, Input
 from onnxgrad.jobs.ci.weights import Weight, is_line
 from onnxgrad.jobs.requirements import Facts, Latency
 from onnxgrad.version import __version__
-from onnxgrad.wording import printable_json
+from onnxgrad.wording import one_line, printable_json
 
 VERSION = 1
 _FORMAT = "onnxgrad lock"
@@ -88,9 +88,7 @@ def read(path: Path) -> Lock | None:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         merged = " (an unfinished merge)" if "<<<<<<<" in text else ""
-        raise InputError(
-            f"{path}: not JSON{merged}: {' '.join(str(error).split())}; {_AGAIN}"
-        ) from None
+        raise InputError(f"{path}: not JSON{merged}: {one_line(error)}; {_AGAIN}") from None
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise InputError(f"{path}: is not a lock file of onnxgrad; {_AGAIN}")
     version = data.get("version")

@@ -25,7 +25,7 @@ from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify.running.session import versions
 from onnxgrad.version import __version__
 from onnxgrad.vocabulary import TUNE_SECONDS
-from onnxgrad.wording import printable_json
+from onnxgrad.wording import one_line, printable_json
 
 _FORMAT = 1
 # options of a proof under which models are measured
@@ -92,7 +92,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {' '.join(str(error).split())[:200]}") from error
+        raise InputError(f"{path}: not JSON: {one_line(error, 200)}") from error
     found = data.get("decisions") if isinstance(data, dict) else None
     listed = isinstance(found, list) and all(
         isinstance(d, dict) and isinstance(d.get("choice"), str) and isinstance(d.get("kept"), bool)

@@ -18,6 +18,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import one_line
 
 
 @dataclass
@@ -130,7 +131,7 @@ def _model(program: Program) -> Any:
         model = onnx_ir.from_proto(proto)
     # it raises ValueError, NotImplementedError and others for fields that it does not support
     except Exception as e:
-        reason = " ".join(str(e).split())[:200]
+        reason = one_line(e, 200)
         raise InputError(f"onnx_ir cannot read this model: {type(e).__name__}: {reason}") from e
     if program.folder is not None:
         onnx_ir.external_data.set_base_dir(model.graph, program.folder)

@@ -31,6 +31,7 @@ from onnxgrad.rewrite.attempt import Attempt, Touched, closes_cycle, fits
 from onnxgrad.rewrite.slips import slip
 from onnxgrad.rewrite.trace import Trace, decline
 from onnxgrad.rewrite.worklist import Fuel
+from onnxgrad.wording import one_line
 
 
 class OnnxscriptReplacement:
@@ -278,7 +279,7 @@ class _Work:
         try:
             return named.rule.try_rewrite(self.view.model, graph, node, tracer=tracer)
         except Exception as error:  # noqa: BLE001  # the rule is the user's program
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error, 200)
             if isinstance(error, ValueError) and reason.startswith(_OTHER_OPSET):
                 self.trace.missed(named.name, binding, reason)
                 return None

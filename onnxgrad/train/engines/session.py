@@ -31,7 +31,7 @@ from onnxgrad.verify.running.session import (
     how_to_get,
 )
 from onnxgrad.vocabulary import PROVIDERS
-from onnxgrad.wording import NO_ONNXRUNTIME, option
+from onnxgrad.wording import NO_ONNXRUNTIME, one_line, option
 
 # from this number of weights on, freeing memory is worth the tenth of a second that it takes
 _LARGE = 1 << 20
@@ -61,7 +61,7 @@ def open_session(program: Program, provider: str, threads: int | None) -> Any:
         try:
             preload(ort)
         except Exception as error:  # the loader raises a class of its own
-            raise cannot_preload(" ".join(str(error).split())) from error
+            raise cannot_preload(one_line(error)) from error
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised
     # planned memory is allocated beside that of the first run: half as much again, and no faster

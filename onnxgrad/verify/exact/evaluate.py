@@ -28,6 +28,7 @@ from onnxgrad.verify.exact.rational import Rationals
 from onnxgrad.verify.exact.side import Attributes, Side, function_name
 from onnxgrad.verify.exact.values import BITS, BOOL, Known, Num, Value, known
 from onnxgrad.verify.feeds import dims
+from onnxgrad.wording import one_line
 
 KERNEL_FILES = (arithmetic, functions, indexing, moves, order, products)  # they register themselves
 # operators of other domains that have the meaning of a kernel
@@ -206,7 +207,7 @@ def _results(
     except Undecided as error:
         raise Undecided(f"{name}: {error}") from None
     except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
-        raise Undecided(f"{name}: {' '.join(str(error).split())[:120]}") from error
+        raise Undecided(f"{name}: {one_line(error, 120)}") from error
 
 
 def _ancestors(model: ModelProto, node: NodeProto) -> Iterator[str]:
@@ -318,7 +319,7 @@ def _result_types(
             ]
         )  # fmt: skip
     except Exception as error:  # onnx raises its own classes, and RuntimeError
-        raise Undecided(f"not interpreted ({' '.join(str(error).split())[:80]})") from error
+        raise Undecided(f"not interpreted ({one_line(error, 80)})") from error
     if any(name and name not in found for name in node.output):
         raise Undecided("not interpreted, and its result has no known type")
     return [found.get(name, TypeProto()) for name in node.output]

@@ -20,7 +20,7 @@ from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.verify.feeds.dims import required_inputs
 from onnxgrad.verify.values import Value
-from onnxgrad.wording import counted, option
+from onnxgrad.wording import counted, one_line, option
 
 _LARGEST = (1 << 31) - 1  # bytes that protobuf reads
 
@@ -120,9 +120,7 @@ def _protobuf(path: Path, named: str | None, model: onnx.ModelProto) -> dict[str
         raise
     # protobuf's DecodeError (its module differs), and onnx's errors for a broken tensor
     except Exception as error:
-        raise InputError(
-            f"{path} is not a {kind.__name__}: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise InputError(f"{path} is not a {kind.__name__}: {one_line(error, 200)}") from error
 
 
 def _tensors(message: Any) -> Iterator[onnx.TensorProto]:

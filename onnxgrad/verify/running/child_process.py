@@ -23,7 +23,7 @@ from onnxgrad.limits import current, size_text
 from onnxgrad.verify.running.runtimes import OTHER, command_of
 from onnxgrad.verify.running.wire import receive, send
 from onnxgrad.vocabulary import PROVIDERS
-from onnxgrad.wording import option
+from onnxgrad.wording import one_line, option
 
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _WARNING = re.compile(r"\[[VIW]:onnxruntime:")  # a line of onnxruntime's log below an error
@@ -264,7 +264,7 @@ def _answer(called: Callable[..., Any], call: list[Any]) -> tuple[str, Any]:
     try:
         return "ok", called(*call)
     except Exception as error:  # noqa: BLE001  # any exception means that the node has no result
-        return "failed", (type(error).__name__, " ".join(str(error).split())[:300])
+        return "failed", (type(error).__name__, one_line(error, 300))
 
 
 def last_words(log: str) -> str:

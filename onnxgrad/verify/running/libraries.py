@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.options import known_keywords
-from onnxgrad.wording import option
+from onnxgrad.wording import one_line, option
 
 LIBRARIES: dict[str, None] = {}
 
@@ -42,4 +42,4 @@ def register(options: Any) -> None:
         try:
             options.register_custom_ops_library(library)
         except Exception as error:  # onnxruntime's own class
-            raise cannot_load(library, " ".join(str(error).split())) from error
+            raise cannot_load(library, one_line(error)) from error
