@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -127,7 +126,9 @@ class Reach(NamedTuple):
 
 
 class Counter(ABC):
-    """Counts the items that one node can reach. `see` returns whether all are reached."""
+    """Counts the items that one node can reach. `see` returns whether all are reached. It replaces
+    attributes and changes none in place, so that a copy of `vars` is a state to return to.
+    """
 
     @abstractmethod
     def see(
@@ -147,13 +148,6 @@ class Counter(ABC):
         """Returns the parts of a constant that were read, if the node reads one."""
         return None
 
-    def state(self) -> dict[str, Any]:
-        """Returns the attributes, with copies of those that `see` may change in place."""
-        return {
-            k: v.copy() if isinstance(v, np.ndarray) else deepcopy(v) if isinstance(v, dict) else v
-            for k, v in vars(self).items()
-        }
-
 
 class Branches(Counter):
     """The two branches of an If."""
@@ -165,7 +159,7 @@ class Branches(Counter):
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
     ) -> bool:
-        self.seen[bool(np.asarray(operands[0]).reshape(-1)[0])] = True
+        self.seen = {**self.seen, bool(np.asarray(operands[0]).reshape(-1)[0]): True}
         return all(self.seen.values())
 
     def items(self) -> list[Item]:
@@ -189,9 +183,7 @@ class Turns(Counter):
     ) -> bool:
         name = "many" if turns > 1 else str(turns)
         self.most = max(self.most, turns)
-        for key in (name, "any"):
-            if key in self.seen:
-                self.seen[key] = True
+        self.seen = {key: seen or key in (name, "any") for key, seen in self.seen.items()}
         return all(self.seen.values())
 
     def items(self) -> list[Item]:
@@ -230,8 +222,7 @@ class Rows(Counter):
         if not shape or index is None:
             return False
         rows = shape[self.axis if self.axis < len(shape) else 0]
-        if self.read.size != rows:
-            self.read = np.zeros(rows, bool)
+        self.read = self.read.copy() if self.read.size == rows else np.zeros(rows, bool)
         if self.between:
             self.read[_slice(operands, self.axis)] = True
         else:
@@ -320,7 +311,7 @@ class Elements(Counter):
         if isinstance(self.factor, Factor):
             x, axis = operands[self.factor.operand], self.factor.axis
             if known and x is not None and -x.ndim <= axis < x.ndim:
-                met = _met(np.moveaxis(x, axis, 0))
+                met = _met(x.swapaxes(axis, 0))
         elif self.factor is not None and known:
             met = reduced(np.asarray(self.factor(operands)), self.shape)
         self.met = met if self.met.shape != met.shape else self.met | met

@@ -91,7 +91,7 @@ class Watch:
 
     def __init__(self, counters: list[Counter]) -> None:
         self.counters, self.left = counters, list(counters)
-        self._fresh = [counter.state() for counter in counters]
+        self._fresh = [dict(vars(counter)) for counter in counters]
 
     def see(
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
@@ -102,11 +102,10 @@ class Watch:
     def forget(self) -> None:
         """Starts counting again."""
         self.restore((self.counters, self._fresh))
-        self._fresh = [counter.state() for counter in self.counters]
 
     def state(self) -> tuple[list[Counter], list[dict[str, Any]]]:
         """Returns the state for `restore`."""
-        return list(self.left), [counter.state() for counter in self.left]
+        return list(self.left), [dict(vars(counter)) for counter in self.left]
 
     def restore(self, state: tuple[list[Counter], list[dict[str, Any]]]) -> None:
         """Returns the counters to a `state`."""

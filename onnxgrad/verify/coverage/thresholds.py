@@ -130,10 +130,11 @@ class Keys(Counter):
         x, self.ran = np.asarray(operands[0]), True
         if self.columns > 1 and x.ndim and x.shape[-1] == self.columns:
             same = (x == self.keys[0]) | ((x != x) & (self.keys[0] != self.keys[0]))
-            self.met |= same.reshape(-1, self.columns).any(axis=0)
+            self.met = self.met | same.reshape(-1, self.columns).any(axis=0)
             self.unknown |= not bool(same.all())
         else:
             values = _plain(x)
+            self.met = self.met.copy()
             for at in np.flatnonzero(~self.met[: len(self.keys)]):
                 self.met[at] = _plain(self.keys[at : at + 1]) <= values
             self.unknown |= not values <= _plain(self.keys)
@@ -193,7 +194,8 @@ class Slices(Counter):
         self, attributes: Attributes, operands: Sequence[Any], results: Sequence[Any], turns: int
     ) -> bool:
         for axis, bound, size in self._bounds(attributes, operands):
-            self.sizes.setdefault((axis, bound), set()).add(size)
+            key = axis, bound
+            self.sizes = {**self.sizes, key: self.sizes.get(key, set()) | {size}}
         return not self.sizes
 
     def _bounds(

@@ -5,7 +5,7 @@ freed after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -272,7 +272,7 @@ class Graph:
         return tuple(env[name] for name in self.outputs)
 
 
-def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
+def _apply(step: Step, env: Env, clock: Clock) -> list[Any]:
     """Runs one node on the values of its scope."""
     call = _prepared(step, env, clock)
     operands = [env[name] for name in call.inputs]
@@ -297,8 +297,8 @@ def _apply(step: Step, env: Env, clock: Clock) -> Iterator[Any]:
         reason = " ".join(str(error).split())[:300]
         raise kind(f"{_where(call)}: {type(error).__name__}: {reason}") from error
     if not clock.jitter or call.op_type not in clock.jittered:
-        return (widen(value) for value in found)
-    return (clock.perturb(widen(value), call.op_type) for value in found)
+        return [widen(value) for value in found]
+    return [clock.perturb(widen(value), call.op_type) for value in found]
 
 
 def _where(call: Call) -> str:

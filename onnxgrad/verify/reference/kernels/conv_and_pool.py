@@ -48,7 +48,11 @@ class Windows:
                 - size
             )
             widths.append((max(self.begin[axis], 0), max(self.end[axis], needed, 0)))
-        padded = np.pad(x, widths, constant_values=value) if any(map(any, widths)) else x
+        padded = x
+        if any(map(any, widths)):  # np.pad takes ten times as long for small planes
+            shape = [low + n + high for (low, high), n in zip(widths, x.shape)]
+            padded = np.full(shape, value, x.dtype)
+            padded[tuple(slice(low, low + n) for (low, _), n in zip(widths, x.shape))] = x
         crop = tuple(slice(max(-self.begin[axis], 0), None) for axis in range(len(sizes)))
         return padded[(slice(None), slice(None), *crop)]
 
