@@ -15,7 +15,8 @@ from onnx import TensorProto
 
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.emission.emit import constant, emitting
+from onnxgrad.ir.emission.emit import constant, emit, emitting
+from onnxgrad.ir.emission.emitter import Emitter, in_force
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.origins import note_folded
 from onnxgrad.ir.program import Program
@@ -336,7 +337,8 @@ def _replace(
     rounds = any(a.dtype.kind not in "biu" for a in arrays.values()) and b.op not in MOVES
     trace.rounded = trace.rounded or rounds
     trace.fired("fold_constant", str(b), [v.name for v in arrays])
-    with emitting(b.block, sources=[b], made_by="fold_constant"):
+    # `emitting` checks its arguments, which takes longer than the rest
+    with in_force(Emitter(b.block, emit, None, [b], "fold_constant")):
         made = {v: constant(array, name=f"{v.name}_folded") for v, array in arrays.items()}
         if by_runtime and trace.derivations is not None:
             note_folded(b, made)

@@ -23,7 +23,7 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.external_data import sources
-from onnxgrad.ir.storage.weights_in_file import read_without_weights
+from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, read_without_weights
 
 STDIN = "-"  # among names of files
 _MOST = 10_000  # files of a folder that is read
@@ -145,7 +145,8 @@ def _external(path: Path) -> Iterable[Path]:
     """Returns the files from which a model reads its weights; none if the file is no model."""
     if path.suffix in _NO_MODELS:
         return ()
-    proto = read_without_weights(path)
+    # a small file is faster to read with its weights
+    proto = read_without_weights(path) if path.stat().st_size >= LARGE_FILE else None
     if proto is None:
         with contextlib.suppress(OSError, DecodeError):
             proto = ModelProto.FromString(path.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,11 +45,13 @@ def host_paths(model: Model) -> Iterator[str]:
     graphs = [*every_graph(proto.graph)]
     values = [v for g in graphs for v in (*g.input, *g.output, *g.value_info, *g.initializer)]
     messages = (proto, *proto.functions, *graphs, *model_nodes(proto), *values)
-    found = [part for message in messages for text in _texts(message) if (part := _revealed(text))]
+    texts = Counter(text for message in messages for text in _texts(message))  # many are equal
+    found = {text: part for text in texts if (part := _revealed(text))}
     if found:
-        reveal = f"{'reveals' if len(found) == 1 else 'reveal'} the exporting machine"
-        texts = counted(len(found), _TEXT, "doc strings and metadata entries")
-        yield f"{texts} {reveal}, such as {found[0]}"
+        count = sum(texts[text] for text in found)
+        reveal = f"{'reveals' if count == 1 else 'reveal'} the exporting machine"
+        words = counted(count, _TEXT, "doc strings and metadata entries")
+        yield f"{words} {reveal}, such as {next(iter(found.values()))}"
 
 
 def _texts(message: Any) -> Iterator[str | bytes]:
