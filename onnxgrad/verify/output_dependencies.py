@@ -144,10 +144,11 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
     """
     if a.source == b.source:
         return {}
-    if sum(math.prod(t.dims) for s in (a, b) for _, t in _tensors(s.proto)) > _ELEMENTS:
+    before = list(_tensors(a.proto))
+    if sum(math.prod(t.dims) for _, t in (*before, *_tensors(b.proto))) > _ELEMENTS:
         return _by_output(b, list(_tensors(b.proto, _needed(b.proto))))
     # read one by one: together they may be as large as the model
-    known = {_content(a.read(t)) for _, t in _tensors(a.proto)}
+    known = {_content(a.read(t)) for _, t in before}
     after = list(_tensors(b.proto, _needed(b.proto)))
     contents = [_content(b.read(t)) for _, t in after]
     changed = [found for found, content in zip(after, contents) if content not in known]
@@ -159,7 +160,7 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
     if not values.size:
         return {}
     old = (values == 0.0) | (values == 1.0)
-    for _, t in _tensors(a.proto):
+    for _, t in before:
         theirs = _values(a.read(t))
         places = _places(theirs, values)
         old[places[values[places] == theirs]] = True
@@ -314,20 +315,18 @@ def _of_nodes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
         for graph in graphs_of(node):
             yield from _initializers(graph)
         for attribute in node.attribute:
-            if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in _WEIGHT_TYPES:
+            kind = attribute.type  # read once: that takes as long as the rest
+            if kind == AttributeProto.TENSOR and attribute.t.data_type in _WEIGHT_TYPES:
                 yield attribute.t
             elif (
-                attribute.type == AttributeProto.SPARSE_TENSOR
+                kind == AttributeProto.SPARSE_TENSOR
                 and attribute.sparse_tensor.values.data_type in _WEIGHT_TYPES
             ):
                 yield attribute.sparse_tensor.values
-            elif node.op_type == "Constant" and attribute.type in (
-                AttributeProto.FLOAT,
-                AttributeProto.FLOATS,
+            elif (
+                kind in (AttributeProto.FLOAT, AttributeProto.FLOATS) and node.op_type == "Constant"
             ):
-                values = (
-                    attribute.floats if attribute.type == AttributeProto.FLOATS else [attribute.f]
-                )
+                values = attribute.floats if kind == AttributeProto.FLOATS else [attribute.f]
                 yield TensorProto(
                     data_type=TensorProto.FLOAT, dims=[len(values)], float_data=values
                 )
