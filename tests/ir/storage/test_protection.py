@@ -33,6 +33,7 @@ OTHERS = {
     "verify/reducing/reduce.py": "candidates in a temporary folder",
     "cli/process.py": "the null device",
     "cli/commands/fit.py": "a temporary folder",
+    "jobs/rebasing/constants.py": "large constants in a temporary folder",
     "cli/commands/reduce.py": "pipes of a child, and what its trials print, in a temporary folder",
     "train/run_folder.py": "the lock of a run's folder, which holds nothing",
     "jobs/ci/workers.py": "a pipe of a worker",
