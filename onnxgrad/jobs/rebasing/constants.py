@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.load import unread
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
@@ -46,10 +46,11 @@ class Constants:
         """Returns the model as it is now, to be saved while the file exists."""
         if self._file is None:
             return unread(self._model, self._folder)
-        for tensor in self._waiting.values():
-            self._move(tensor, self._folder)
+        with _writing(self._file):
+            external.move([*self._waiting.values()], self._folder, self._file, Digests())
+            self._file.flush()
+        external.name(self._waiting.values(), _WEIGHTS)
         self._waiting.clear()
-        self._file.flush()
         for tensor in external.outside(self._model):
             if not external.stays_inside(tensor, [_WEIGHTS]):
                 tensor.CopyFrom(external.internalize(tensor, self._folder))
@@ -65,23 +66,35 @@ class Constants:
         _check(tensor, tensor.data_type, array.shape)
         offset = self._file.tell()
         flat: Any = np.ascontiguousarray(array).reshape(-1)
-        self._file.write(flat.view(np.uint8).data)
+        with _writing(self._file):
+            self._file.write(flat.view(np.uint8).data)
         clear(tensor)
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", _WEIGHTS), ("offset", offset), ("length", array.nbytes)):
             tensor.external_data.add(key=key, value=str(value))
         return True
 
-    def _move(self, tensor: TensorProto, folder: Path | None) -> None:
-        if self._file is not None:
-            external.move([tensor], folder, self._file, Digests())
-            external.name([tensor], _WEIGHTS)
+
+@contextlib.contextmanager
+def _writing(file: IO[bytes]) -> Iterator[None]:
+    """Names the folder of temporary files in errors of the system, and closes the file then. Raises
+    InputError.
+    """
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError):  # of what is not yet written
+            file.close()
+        raise InputError(
+            f"{Path(file.name).parent.parent}: the new weights cannot be stored here meanwhile: "
+            f"{error.strerror or error}; name a folder with more room in TMPDIR"
+        ) from error
 
 
 @contextlib.contextmanager
 def replacing(model: ModelProto, folder: Path | None, *, apart: bool) -> Iterator[Constants]:
     """Yields the constants of a model. With `apart`, large ones lie in a temporary folder, which is
-    removed at the end.
+    removed at the end. Raises InputError if the file cannot be written.
     """
     if not apart or not _large(model):
         yield Constants(model, folder, None)

@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 import onnxgrad
-from onnxgrad.errors import InternalError
+from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save
 from onnxgrad.jobs.outcome import Hooks
@@ -90,3 +90,15 @@ def test_other_shapes_and_dtypes(tmp_path: Path) -> None:
         (w,) = [t for t in program.proto.graph.initializer if t.name == "w"]
         assert w.data_location == TensorProto.EXTERNAL
     assert not program.folder.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxgrad.jobs.rebasing.constants._WEIGHTS", "/dev/full")
+    model = onnx.load(export(tmp_path / "m" / "m.onnx", 1))
+    with (
+        pytest.raises(InputError, match=r"stored here meanwhile: No space left on device; name"),
+        replacing(model, None, apart=True) as constants,
+    ):
+        constants.set("w", np.ones((300, 300), np.float32))
+        constants.program()
