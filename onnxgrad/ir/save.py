@@ -26,6 +26,7 @@ from onnxgrad.ir.storage.atomic_files import (
     is_stream,
     made_folder,
     place_of,
+    refuse_file,
     write_stream,
 )
 from onnxgrad.ir.storage.outline import is_changed, outline
@@ -138,6 +139,7 @@ def save_together(
     missing. `change` edits each model. Raises as `save`.
     """
     folder = Path(folder)
+    refuse_file(folder)
     moves: list[tuple[Part, Path]] = []
     replaced: list[Path] = []
     written: external.Written = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.atomic_files import discard, link_whole
+from onnxgrad.ir.storage.atomic_files import discard, link_whole, refuse_file
 from onnxgrad.wording import option
 
 if sys.platform == "win32":
@@ -107,6 +107,7 @@ class RunFolder:
         write(self.best)
 
     def _make(self) -> None:
+        refuse_file(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

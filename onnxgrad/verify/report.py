@@ -14,6 +14,7 @@ from onnxgrad.verify.exact.window import Decision
 from onnxgrad.wording import counted
 
 WITHIN = "within bounds"  # the verdict if the user set bounds
+_FEW = 3  # reasons in one line
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,9 @@ class Report(Plain):
     def summary(self) -> str:
         """The verdict in one line, with its evidence or its reason."""
         if self.verdict == NOT_PROVED:
-            return f"not proved: {'; '.join(self.unproved)}"
+            more = len(self.unproved) - _FEW
+            shown = [*self.unproved[:_FEW], *([f"and {more} more"] if more > 0 else [])]
+            return f"not proved: {'; '.join(shown)}"
         if self.ok:
             bounds = f" ({self.bounds})" if self.bounds else ""
             gaps = f"; {self.gaps}" if self.gaps else ""

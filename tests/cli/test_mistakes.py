@@ -23,6 +23,8 @@ MISTAKES: dict[str, str] = {
     "optimize m.onnx": "use -o OUT or --out-dir DIR, or --dry-run",
     "optimize m.onnx -o": "-o/--output: expected one argument",
     "optimize m.onnx -o folder": "it is a folder; name a file",
+    "train-step m.onnx --loss loss -o notes.txt": "notes.txt: cannot be written: it is a file; name a folder",
+    "optimize m.onnx b.onnx --out-dir notes.txt": "--out-dir notes.txt: cannot be written: it is a file; name a folder",
     "optimize m.onnx -o none/o.onnx": "none: No such file or directory",
     "optimize m.onnx -o m.onnx": "output and input are the same file",
     "optimize m.onnx o.onnx": "write -o o.onnx",

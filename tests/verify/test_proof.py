@@ -316,6 +316,27 @@ def test_an_allowance_that_nothing_exceeds_proves_nothing() -> None:
     assert verify(original, wrong).verdict == "different"
 
 
+def test_one_line_has_few_of_many_reasons() -> None:
+    outputs = ", ".join(f"float[N,4] y{i}" for i in range(5))
+    noisy, plain = (
+        "".join(
+            f"a{i} = Mul(x, w) b{i} = Add(a{i}, k) y{i} = Sub(b{i}, k) "
+            if adds
+            else f"y{i} = Mul(x, w) "
+            for i in range(5)
+        )
+        for adds in (True, False)
+    )
+    constants = "<float k = {1e6}, float w = {1.3}>"
+    a, b = (
+        parse(f"g (float[N,4] x) => ({outputs}) {constants} {{ {text} }}")
+        for text in (noisy, plain)
+    )
+    report = verify(a, b)
+    assert report.summary.count("sets a bound") == 3 and report.summary.endswith("; and 2 more")
+    assert len(report.unproved) == 5
+
+
 def test_the_same_bits_in_float64_are_equal_within_the_originals_own_noise() -> None:
     """The inputs have so few digits that float64 adds and subtracts 1e6 exactly."""
     noisy = parse("""g (float[N,4] x) => (float[N,4] y) <float k = {1e6}> {

@@ -136,6 +136,12 @@ def link_whole(file: Path, name: Path) -> None:
         part.unlink(missing_ok=True)  # os.replace leaves it if both were one file
 
 
+def refuse_file(folder: Path, where: str = "") -> None:
+    """Raises InputError, which begins with `where`, if the path of a folder is one of a file."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{where}{folder}: cannot be written: it is a file; name a folder")
+
+
 @contextlib.contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
     """Creates the folder; if the block fails, folders that were created and are empty are removed.

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.storage.atomic_files import is_stream, place_of
+from onnxgrad.ir.storage.atomic_files import is_stream, place_of, refuse_file
 from onnxgrad.ir.storage.protection import refuse
 
 
@@ -39,6 +39,7 @@ def _refuse_stdout(path: Path) -> None:
 
 def make_folder(folder: Path, where: str) -> None:
     """Creates a folder for results. Raises InputError, which begins with `where`."""
+    refuse_file(folder, f"{where} ")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
