@@ -25,7 +25,9 @@ Levels = Literal["22 bits", "16 bits", "11 bits", "rounded"]
 class Mode:
     """A weighted mean along each axis: `kernel` of the distance to the `radius`-nearest pixels, or
     `antialias` if it is widened when the image shrinks. `levels` is the arithmetic on uint8,
-    `places` the precision on uint8 and on floats.
+    `places` the precision on uint8 and on floats. With `tall_first` the height is resized before
+    the width if it loses more than twice as many pixels, as Pillow 13 does it; else
+    the width is first.
     """
 
     kernel: Kernel
@@ -34,6 +36,7 @@ class Mode:
     border: Border
     levels: Levels
     places: tuple[Places, Places] = ("float64", "float64")
+    tall_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Nearest:
 
 
 def _pil(kernel: Kernel, radius: float) -> Mode:
-    return Mode(kernel, radius, True, "drop", "22 bits")
+    return Mode(kernel, radius, True, "drop", "22 bits", tall_first=True)
 
 
 def _torchvision(kernel: Kernel, radius: float) -> Mode:

@@ -20,7 +20,10 @@ _HEIGHT, _WIDTH = 2, 3
 
 def resized(x: Array, height: int, width: int, mode: Mode | Nearest) -> Array:
     """Returns the image x, uint8 or float32 [N, C, H, W], in another size and the same dtype."""
-    sizes = ((_WIDTH, width), (_HEIGHT, height))
+    sizes = [(_WIDTH, width), (_HEIGHT, height)]
+    lost = x.shape[_HEIGHT] - height
+    if isinstance(mode, Mode) and mode.tall_first and lost > max(2 * (x.shape[_WIDTH] - width), 0):
+        sizes.reverse()
     if isinstance(mode, Nearest):
         for axis, size in sizes:
             x = np.take(x, _nearest(x.shape[axis], size, mode), axis)

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.ir.emission.emit import constant
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, nested
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
 from onnxgrad.transform.preprocessing.modes import Kernel, Mode, Nearest
 from onnxgrad.transform.preprocessing.steps import vector
@@ -91,13 +92,61 @@ def _before_transpose(x: Var) -> tuple[Var, tuple[int, ...]]:
 
 def _averaged(x: Var, height: Size, width: Size, mode: Mode) -> Var:
     """Returns weighted means of windows along the width, then along the height. Each becomes the
-    last axis: [N C H, W] to [w, N C H], and [w N C, H] to [h, w N C].
+    last axis: [N C H, W] to [w, N C H], and [w N C, H] to [h, w N C]. An image whose height is
+    first is transposed before and after.
     """
+    tall = _is_tall(x, height, width) if mode.tall_first else False
+    y = _transposed_if(tall, x)
+    y = _means(y, _either(tall, width, height), _either(tall, height, width), mode)
+    return _transposed_if(tall, y, height, width)
+
+
+def _means(x: Var, height: Size, width: Size, mode: Mode) -> Var:
+    """Returns means along the last axis, then along the one before it."""
     batch, channels, h, w = (size_of(x, axis) for axis in range(4))
     y = _mean(op.Flatten(x, axis=_WIDTH), w, width, mode)
     y = _mean(op.Reshape(y, vector(-1, h)), h, height, mode)
     y = op.Reshape(y, vector(height, width, batch, channels))
     return op.Transpose(y, perm=[2, 3, 0, 1])
+
+
+def _is_tall(x: Var, height: Size, width: Size) -> Size:
+    """Returns whether the height loses more than twice as many pixels as the width: a bool, or a
+    scalar Var.
+    """
+    h, w = size_of(x, _HEIGHT), size_of(x, _WIDTH)
+    if all(isinstance(size, int) for size in (h, w, height, width)):
+        return h - height > max(2 * (w - width), 0)
+    lost, other = (_number(n, _INT) - m for n, m in ((h, height), (w, width)))
+    return op.Greater(lost, op.Max(other * 2, np.int64(0)))
+
+
+def _either(condition: Any, yes: Size, no: Size) -> Size:
+    """Returns one of two sizes."""
+    if isinstance(condition, bool):
+        return yes if condition else no
+    if isinstance(yes, int) and yes == no:
+        return yes
+    return op.Where(condition, _number(yes, _INT), _number(no, _INT))
+
+
+def _transposed_if(condition: Any, x: Var, *sizes: Size) -> Var:
+    """Returns images with width and height swapped, if a condition says so. `sizes`: of the
+    result.
+    """
+    turn = [0, 1, _WIDTH, _HEIGHT]
+    if isinstance(condition, bool):
+        return op.Transpose(x, perm=turn) if condition else x
+    blocks = {}
+    for name in ("then_branch", "else_branch"):
+        with nested(name) as block:
+            made = op.Transpose(x, perm=turn) if name == "then_branch" else op.Identity(x)
+            block.add_output(made)
+        blocks[name] = block
+    kept = (None, None) if x.shape is None else x.shape[:2]
+    known = (size if isinstance(size, int) else None for size in sizes or (None, None))
+    (made,) = emit_with_blocks("If", [condition], blocks, [TensorType(x.dtype, (*kept, *known))])
+    return made
 
 
 def _mean(x: Var, n: Size, m: Size, mode: Mode) -> Var:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,34 @@ def test_floats_are_those_of_the_library(name: str, resize: Any) -> None:
         ((9, 2), (1, 1)),
         ((203, 331), (3, 5)),
         ((16, 32), (16, 31)),
+        ((80, 20), (31, 17)),
     ],
 )
 def test_the_graph_and_numpy_have_the_same_levels(
     name: str, old: tuple[int, int], new: tuple[int, int]
 ) -> None:
+    """Sums of floats, rounded once, may be ties, which their order decides."""
     x = image(*old)
-    assert np.array_equal(of_graph(x, *new, name), of_numpy(x, *new, name))
+    gap = np.abs(of_graph(x, *new, name).astype(int) - of_numpy(x, *new, name))
+    assert gap.max() <= (name in ROUNDED) and (gap > 0).mean() < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "tall"),
+    [((40, 40), (20, 30), False), ((40, 40), (20, 31), True), ((40, 40), (41, 60), False)],
+)
+def test_the_height_is_first_if_it_loses_more_than_twice_as_much(
+    old: tuple[int, int], new: tuple[int, int], tall: bool
+) -> None:
+    """In Pillow 13, whose results on uint8 depend on the order."""
+    name, x = "pil-lanczos", image(*old)
+    made = of_graph(x, *new, name)
+    assert np.array_equal(made, of_numpy(x, *new, name))
+    turned = pixels.resized(x.transpose(2, 1, 0)[None], *new[::-1], replace(MODES[name], tall_first=False))  # fmt: skip
+    plain = pixels.resized(x.transpose(2, 0, 1)[None], *new, replace(MODES[name], tall_first=False))
+    wanted, other = (turned.transpose(0, 1, 3, 2), plain) if tall else (plain, turned.transpose(0, 1, 3, 2))  # fmt: skip
+    assert np.array_equal(made, wanted[0].transpose(1, 2, 0))
+    assert not np.array_equal(made, other[0].transpose(1, 2, 0))
 
 
 @pytest.mark.parametrize("name", ["pil-bicubic", "torch-bilinear", "torchvision-nearest"])
@@ -80,7 +102,7 @@ def test_several_images_and_channels(name: str) -> None:
 @pytest.mark.parametrize("name", MODES)
 def test_beside_the_library(name: str) -> None:
     pytest.importorskip(PACKAGE[name.partition("-")[0]], exc_type=ImportError)
-    for old, new in (((120, 161), (64, 85)), ((60, 80), (112, 100))):
+    for old, new in (((120, 161), (64, 85)), ((60, 80), (112, 100)), ((150, 70), (50, 60))):
         x = image(*old)
         gap = np.abs(of_graph(x, *new, name).astype(int) - of_library(x, *new, name))
         assert gap.max() <= (name in ROUNDED) and (gap > 0).mean() < 1e-3
