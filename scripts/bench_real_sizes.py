@@ -115,7 +115,8 @@ def packaged(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     """Yields "package", the file and the feeds of a packaged model, with its own results."""
     from onnxgrad.verify import feeds_for
 
-    path, sizes = cache_folder("models") / f"{name}.onnx", PACKAGED.get(name, {})
+    folder = cache_folder("models" if name in SOURCES else "packaged")
+    path, sizes = folder / f"{name}.onnx", PACKAGED.get(name, {})
     rng = np.random.default_rng(0)
     given = {k: rng.random(v, np.float32) for k, v in sizes.items() if isinstance(v, tuple)}
     dims = None if given else sizes
