@@ -33,6 +33,7 @@ SUFFIXES = (".py", ".md", ".toml", ".yml", ".yaml", ".onnx", ".txt", ".json", ".
 WRITTEN = {
     "out.onnx", "grad.onnx", "gradient.onnx", "build/lstm_script.onnx", "trained.onnx", "train.onnx", "eval.onnx", "predict.onnx", "manifest.json", ".npz",
     "classifier.onnx", "train.npz", "held_out.npz", "onnxgrad.toml", "onnxgrad.lock.json", "old.onnx",
+    "nightly/lstm_script.onnx",
 }  # fmt: skip
 # options of other programs, wherever they are named
 OF_OTHERS = {

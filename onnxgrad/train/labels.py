@@ -108,6 +108,8 @@ class Labels:
             if fed.name not in data or (fed.classes or 0) < 2:
                 continue
             labels = np.asarray(data[fed.name])
+            if labels.dtype.kind not in "biu":  # which the step refuses
+                continue
             counted = labels if fed.ignored is None else labels[labels != fed.ignored]
             only = counted.reshape(-1)[0] if counted.size > 1 else -1
             if 0 <= only < (fed.classes or 0) and (counted == only).all():
