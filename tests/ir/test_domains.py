@@ -50,6 +50,7 @@ def test_a_family_has_operators_of_onnx_and_none_twice() -> None:
 MEASURED = {
     "grad/checkpointing/memory.py: _IN_PLACE": "whose kernels of onnxruntime work in place",
     "verify/reference/kernels/__init__.py: BOUNDED": "what onnxruntime computes to an absolute precision",
+    "grad/integer_moves.py: _MOVES": "what onnxruntime moves before DequantizeLinear",
     "laws/float16/keeping.py: _MASKING": "where exporters write a number that means infinity",
     "grad/branch_regions.py: STEEP": "poles, of operators of every kind",
     "verify/regions/cuts.py: _MONOTONE": "kernels of onnxruntime that are less exact than their operands",
