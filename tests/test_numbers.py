@@ -190,6 +190,9 @@ def gradient_time() -> Iterator[str]:
     yield f"two threads: {', '.join(f'{named[name]} {eager[name]:.2f}' for name in order)}"
     one = column("training.md", "1 thread: ratio").values()
     yield f"with one thread {min(one):.2f} to {max(one):.2f}"
+    compiled = column("training.md", "ratio")
+    order = tuple(sorted(compiled, key=compiled.__getitem__))
+    yield f"torch.compile: {', '.join(f'{named[name]} {compiled[name]:.2f}' for name in order)}."
 
 
 def curves() -> Iterator[str]:
