@@ -147,8 +147,9 @@ def commands() -> Iterator[str]:
 def packaged() -> Iterator[str]:
     kept, newer = (column("packaged.md", name) for name in ("optimize", "opset 23"))
     mean = kept.pop("geometric mean")
-    assert len(kept) == 10 and sum(r >= 0.98 for r in kept.values()) == 6
+    assert len(kept) == 10 and sum(r >= 0.98 for r in kept.values()) == 5
     yield f"as they ship, take {mean} of their time after `optimize` and {newer['geometric mean']} with"
+    yield f"`--target-opset 23`, none above {max(*kept.values(), *newer.values()):.2f}"
 
 
 def real_sizes() -> Iterator[str]:
