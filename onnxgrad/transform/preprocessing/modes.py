@@ -25,9 +25,8 @@ Levels = Literal["22 bits", "16 bits", "11 bits", "rounded"]
 class Mode:
     """A weighted mean along each axis: `kernel` of the distance to the `radius`-nearest pixels, or
     `antialias` if it is widened when the image shrinks. `levels` is the arithmetic on uint8,
-    `places` the precision on uint8 and on floats. With `tall_first` the height is resized before
-    the width if it loses more than twice as many pixels, as Pillow 13 does it; else
-    the width is first.
+    `places` the precision on uint8 and on floats. The width is resized first; with `tall_first` the
+    height is, if it loses more than twice as many pixels (Pillow 13).
     """
 
     kernel: Kernel

@@ -137,14 +137,13 @@ def _transposed_if(condition: Any, x: Var, *sizes: Size) -> Var:
     turn = [0, 1, _WIDTH, _HEIGHT]
     if isinstance(condition, bool):
         return op.Transpose(x, perm=turn) if condition else x
-    blocks = {}
-    for name in ("then_branch", "else_branch"):
-        with nested(name) as block:
-            made = op.Transpose(x, perm=turn) if name == "then_branch" else op.Identity(x)
-            block.add_output(made)
-        blocks[name] = block
+    with nested("turned") as turned:
+        turned.add_output(op.Transpose(x, perm=turn))
+    with nested("unchanged") as unchanged:
+        unchanged.add_output(op.Identity(x))
     kept = (None, None) if x.shape is None else x.shape[:2]
     known = (size if isinstance(size, int) else None for size in sizes or (None, None))
+    blocks = {"then_branch": turned, "else_branch": unchanged}
     (made,) = emit_with_blocks("If", [condition], blocks, [TensorType(x.dtype, (*kept, *known))])
     return made
 
