@@ -55,6 +55,19 @@ def copy_fields(source: Any, target: Any, skip: tuple[str, ...]) -> None:
             setattr(target, entry.name, value)
 
 
+# where a tensor holds its elements or names their place
+DATA_FIELDS = (
+    "raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data",
+    "string_data", "external_data", "data_location",
+)  # fmt: skip
+
+
+def clear_data(tensor: TensorProto) -> None:
+    """Removes the data of a tensor; name, dtype and shape stay."""
+    for name in DATA_FIELDS:
+        tensor.ClearField(name)
+
+
 def graphs_of(node: NodeProto) -> list[GraphProto]:
     """The graphs that a node holds as attributes."""
     found = []

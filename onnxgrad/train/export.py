@@ -29,7 +29,7 @@ from onnxgrad.ir.load import (
 )
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_fields, copy_of, elements, keep
+from onnxgrad.ir.protobufs import DATA_FIELDS, clear_data, copy_fields, copy_of, elements, keep
 from onnxgrad.ir.save import save, to_proto
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import discard, place_of, write_whole
@@ -41,11 +41,6 @@ from onnxgrad.transform.inference_mode import described, in_training_mode, to_in
 from onnxgrad.wording import option
 
 KEY = "onnxgrad.trained"
-# the fields of a tensor that hold its elements
-_DATA = (
-    "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data",
-    "uint64_data", "external_data", "data_location",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -269,8 +264,7 @@ def _replace(tensor: TensorProto, name: str, value: Array, apart: dict[str, Arra
         apart[name] = value
         return
     new = numpy_helper.from_array(np.require(value, requirements="C"))
-    for name in _DATA:
-        tensor.ClearField(name)
+    clear_data(tensor)
     tensor.raw_data = new.raw_data
 
 
@@ -301,10 +295,9 @@ def bare(model: ModelProto) -> bytes:
     copy_fields(model, bare, skip=("graph",))
     copy_fields(model.graph, bare.graph, skip=("initializer",))
     for tensor in model.graph.initializer:
-        copy_fields(tensor, bare.graph.initializer.add(), skip=_DATA)
+        copy_fields(tensor, bare.graph.initializer.add(), skip=DATA_FIELDS)
     for tensor in external_data.tensors(bare):
-        for name in _DATA:
-            tensor.ClearField(name)
+        clear_data(tensor)
     return bytes(bare.SerializeToString(deterministic=True))
 
 

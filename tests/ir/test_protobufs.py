@@ -12,6 +12,8 @@ import pytest
 from onnx import numpy_helper
 
 from onnxgrad.ir.protobufs import (
+    DATA_FIELDS,
+    clear_data,
     elements,
     every_graph,
     every_node,
@@ -22,6 +24,14 @@ from onnxgrad.ir.protobufs import (
 )
 from tests.helpers import parse
 from tests.rewriting import model_of
+
+
+def test_a_tensor_without_data_keeps_name_dtype_and_shape() -> None:
+    described = {"name", "dims", "data_type", "doc_string", "metadata_props", "segment"}
+    assert {*DATA_FIELDS} == {*onnx.TensorProto.DESCRIPTOR.fields_by_name} - described
+    tensor = numpy_helper.from_array(np.ones((2, 3), np.float32), "w")
+    clear_data(tensor)
+    assert tensor == onnx.TensorProto(name="w", dims=[2, 3], data_type=onnx.TensorProto.FLOAT)
 
 
 def test_nested_nodes_and_graphs() -> None:

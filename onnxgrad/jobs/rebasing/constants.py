@@ -15,12 +15,12 @@ from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.load import unread
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import tensor_of
+from onnxgrad.ir.protobufs import clear_data, tensor_of
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.external_data import Digests
 from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.jobs.rebasing.outline import clear, constants_of
+from onnxgrad.jobs.rebasing.outline import constants_of
 
 _WEIGHTS = "weights.data"
 
@@ -68,7 +68,7 @@ class Constants:
         flat: Any = np.ascontiguousarray(array).reshape(-1)
         with _writing(self._file):
             self._file.write(flat.view(np.uint8).data)
-        clear(tensor)
+        clear_data(tensor)
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", _WEIGHTS), ("offset", offset), ("length", array.nbytes)):
             tensor.external_data.add(key=key, value=str(value))
@@ -114,7 +114,7 @@ def set_elements(tensor: TensorProto, array: Array) -> None:
     """Replaces the elements of a tensor. Raises InternalError for another dtype or shape."""
     made = tensor_of(np.asarray(array, order="C"), tensor.name)
     _check(tensor, made.data_type, made.dims)
-    clear(tensor)
+    clear_data(tensor)
     tensor.raw_data = made.raw_data
 
 

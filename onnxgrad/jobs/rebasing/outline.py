@@ -15,17 +15,21 @@ from onnxgrad.errors import NotProved
 from onnxgrad.ir.origins import weight_in
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_fields, copy_of, every_graph, graphs_of, model_nodes
+from onnxgrad.ir.protobufs import (
+    DATA_FIELDS,
+    clear_data,
+    copy_fields,
+    copy_of,
+    every_graph,
+    graphs_of,
+    model_nodes,
+)
 from onnxgrad.ir.storage.external_data import internalize
 
 # constants of so many bytes may be stored in another file
 _LARGE = 1 << 10
 # describe an export, beside its entries of metadata; passes keep them
 _ABOUT = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
-_DATA = (
-    "raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data",
-    "string_data", "external_data", "data_location",
-)  # fmt: skip
 
 
 def without_weights(program: Program, weights: Collection[str]) -> ModelProto:
@@ -42,7 +46,7 @@ def without_weights(program: Program, weights: Collection[str]) -> ModelProto:
             raise NotProved(f"not rebasable: two initializers are called '{name}'")
         names.add(name)
         if name in weights:
-            clear(tensor)
+            clear_data(tensor)
         elif tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(internalize(tensor, program.folder))
     return made
@@ -64,7 +68,7 @@ def digest_of(model: ModelProto, made: Collection[str]) -> str:
             bare.graph.initializer.add().CopyFrom(tensor)
     for name, tensor in _constants_in(_bodies(bare)):
         if name in made or (raw_bytes(tensor) or 0) >= _LARGE:
-            clear(tensor)
+            clear_data(tensor)
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
 
 
@@ -88,15 +92,9 @@ def describe(made: ModelProto, own: Collection[str], new: ModelProto) -> None:
     made.metadata_props.extend(kept)
 
 
-def clear(tensor: TensorProto) -> None:
-    """Removes the data of a tensor; name, dtype and shape stay."""
-    for name in _DATA:
-        tensor.ClearField(name)
-
-
 def has_data(tensor: TensorProto) -> bool:
     """Whether a tensor has elements, or needs none."""
-    return any(entry.name in _DATA for entry, _ in tensor.ListFields()) or 0 in tensor.dims
+    return any(entry.name in DATA_FIELDS for entry, _ in tensor.ListFields()) or 0 in tensor.dims
 
 
 def constants_of(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
@@ -139,5 +137,5 @@ def bare(node: NodeProto) -> NodeProto:
     copy_fields(node, made, skip=("metadata_props", "doc_string"))
     tensor = weight_in(made)
     if tensor is not None:
-        clear(tensor)
+        clear_data(tensor)
     return made

@@ -19,14 +19,14 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import program_of, proto_in_place, proto_of, unread
 from onnxgrad.ir.preflight.model import check_model
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import copy_of, elements
+from onnxgrad.ir.protobufs import clear_data, copy_of, elements
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import listed, same_places
 from onnxgrad.jobs.rebasing.constants import set_elements
-from onnxgrad.jobs.rebasing.outline import clear, initializers
+from onnxgrad.jobs.rebasing.outline import initializers
 from onnxgrad.jobs.rebasing.record import Record
 from onnxgrad.train.adapters.adapters import note_of
 from onnxgrad.train.adapters.merge import merge
@@ -247,7 +247,7 @@ def filled(record: Record, weights: NewWeights) -> Program:
     model = copy_of(record.original)
     for name, tensor in initializers(model):
         if name in weights.outside:
-            clear(tensor)
+            clear_data(tensor)
             tensor.data_location = TensorProto.EXTERNAL
             tensor.external_data.extend(weights.outside[name].external_data)
         elif name not in record.fixed:
