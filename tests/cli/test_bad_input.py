@@ -115,7 +115,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "output is the input": (["-o", "{}/model.onnx"], "same file"),
     "output is a link to the input": (["-o", "{}/link.onnx"], "same file"),
     "out-dir holds the input": (["--out-dir", "{}"], "same file"),
-    "out-dir is a file": (["--out-dir", "{}/model.onnx"], "cannot be made"),
+    "out-dir is a file": (["--out-dir", "{}/model.onnx"], "it is a file; name a folder"),
     "two outputs": (["-o", "{}/o.onnx", "--out-dir", "{}/out"], "not allowed with"),
     "unknown preset": (["--dry-run", "--preset", "fast"], "invalid choice: 'fast'"),
     "unknown pass": (["--dry-run", "--passes", "shrink"], "unknown pass 'shrink'"),
