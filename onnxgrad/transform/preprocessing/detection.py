@@ -16,7 +16,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 from onnxgrad.options import Range
 from onnxgrad.transform.preprocessing.heads import emit_labels, labels_at, only
-from onnxgrad.transform.preprocessing.images import Sizes, pair_of
+from onnxgrad.transform.preprocessing.image_sizes import Sizes, pair_of
 from onnxgrad.transform.preprocessing.pixels import Array
 from onnxgrad.transform.preprocessing.steps import Frame, Head, Values
 
