@@ -25,6 +25,8 @@ from onnxgrad.cli.app import main
 
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"\A# ([\w.-]+\.(?:py|toml|yaml|yml|json))\b[^\n]*\n")
+# braces outside of quotes, which bash and zsh expand to several words
+EXPANDED = re.compile(r"""(?:'[^']*'|"[^"]*"|[^'"{])*\{[^{}'"]*(?:,|\.\.)[^{}'"]*\}""")
 EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
 # what the machine decides: rounding errors and where the worst of them is, times, sizes in memory
 OF_THE_MACHINE = [
@@ -53,6 +55,7 @@ def commands(block: str) -> Iterator[Command]:
             continue
         if line:
             code = EXIT_CODE.search(line)
+            assert not EXPANDED.match(line), f"quote the braces: {line}"
             words = tuple(shlex.split(line[: code.start()] if code else line))
             yield Command(words, "\n".join(output), int(code[1]) if code else 0)
         line, output = text[2:], []

@@ -66,6 +66,14 @@ def test_the_reader_of_commands() -> None:
     ]
 
 
+@pytest.mark.parametrize("word", ["a{b=1,c=2}", "'a' b{c=1,d=2}", "a{1..3}"])
+def test_the_reader_refuses_braces_that_a_shell_expands(word: str) -> None:
+    with pytest.raises(AssertionError, match="quote the braces"):
+        list(commands(f"$ onnxgrad {word}\n"))
+    quoted = "$ onnxgrad 'a{b=1,c=2}' c{d=1},{x}\n"
+    assert [c.words for c in commands(quoted)] == [("onnxgrad", "a{b=1,c=2}", "c{d=1},{x}")]
+
+
 @pytest.mark.parametrize(
     ("shown", "printed", "same"),
     [

@@ -5,6 +5,7 @@ what `--help` needs.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -50,8 +51,18 @@ class Parser(argparse.ArgumentParser):
             hint = " (did you mean '-o'?)" if more[0] == "-O" else hint
             raise InputError(f"unknown option {more[0]}{hint}")
         if more:
-            raise InputError(f"unexpected '{more[0]}' (see {self.prog} {found.command} --help)")
+            hint = self._expanded(more[0]) or f"see {self.prog} {found.command} --help"
+            raise InputError(f"unexpected '{more[0]}' ({hint})")
         return found
+
+    def _expanded(self, word: str) -> str:
+        """Returns a hint if a shell may have made `word` and the one before it of the same braces,
+        else an empty text.
+        """
+        before = self.words[self.words.index(word) - 1]
+        if not re.match(r"(.{3,})\w+=[^\n]*\n\1\w+=", f"{before}\n{word}"):
+            return ""
+        return "if it was in braces, the shell expanded them: quote the text, as 'NAME{a=1,b=2}'"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses, but reports an unknown option before the arguments that are missing because

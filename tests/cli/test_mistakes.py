@@ -75,6 +75,8 @@ MISTAKES: dict[str, str] = {
     "verify m.onnx b.onnx --map a": "such as --map logits=linear",
     "inspect": "required: MODEL",
     "inspect m.onnx b.onnx": "unexpected 'b.onnx'",
+    "preprocess m.onnx --before bgr,letterboxsize=128 bgr,letterboxplace=corner -o o.onnx":
+        "unexpected 'bgr,letterboxplace=corner' (if it was in braces, the shell expanded them: quote",
     "inspect m.onnx --verbos": "did you mean '--verbose'?",
     "inspect m.onnx --preset clean": "unknown option --preset: it is an option of optimize",
     "convert-opset m.onnx -o o.onnx": "required: --to",

@@ -39,7 +39,7 @@ def test_the_source_follows_from_the_steps() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("resize", "resize needs the option size"),
+        ("resize", "resize needs the option size or max_size"),
         ("to-float,image", "before: image describes the input, so it must be the first"),
         ("image,pad-tokens{length=3}", "before: pad-tokens does not work on an image"),
         ("softmax", "unknown step 'softmax'; softmax belongs on the other side of the model"),
