@@ -7,8 +7,9 @@ sizes, and by the newer exporter, as it does by default, with fixed sizes. `pyth
 scripts/bench_real_sizes.py [NAME ...] [--tune SECONDS] [--write]` measures them and needs none of
 these. `--packaged` measures the models of `fetch_models.py` instead, as they ship.
 
-`products` are the matrix products and Attentions of the result at opset 23 alone, in a graph that
-reads their operands as inputs: the share of the export's time that no rewrite of the rest saves.
+`products` are the matrix products and Attentions of the result at the newer opset alone, in a
+graph that reads their operands as inputs: the share of the export's time that no rewrite of the
+rest saves.
 
 Times are CPU time relative to the export's, one thread, all files in turns, at onnxruntime's
 default level on both sides. `again` is a copy of the export, whose ratio shows the noise. Results
@@ -129,9 +130,9 @@ def packaged(name: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
 def ways_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Returns the options of `optimize` for each column."""
     ways: dict[str, dict[str, Any]] = {"optimize": {}} if args.packaged else {}
-    ways["opset 23"] = {"target_opset": 23}
+    ways[f"opset {args.opset}"] = {"target_opset": args.opset}
     if args.tune:
-        ways["tuned"] = {"target_opset": 23, "tune": args.tune}
+        ways["tuned"] = {"target_opset": args.opset, "tune": args.tune}
     return ways
 
 
@@ -186,10 +187,10 @@ def products_of(path: Path, feeds: Mapping[str, Any]) -> tuple[onnx.ModelProto, 
     return onnx.helper.make_model(alone, **opsets), inputs
 
 
-def products_alone(files: Mapping[str, Path], feeds: Mapping[str, Any], seconds: float) -> float:
+def products_alone(export: Path, newer: Path, feeds: Mapping[str, Any], seconds: float) -> float:
     """Returns the ratio of the products' CPU time to the export's: the median of eight turns."""
-    opened = session(files["export"])
-    alone, inputs = products_of(files["opset 23"], feeds)
+    opened = session(export)
+    alone, inputs = products_of(newer, feeds)
     runs = [
         (opened, {v.name: feeds[v.name] for v in opened.get_inputs()}),
         (session(alone), inputs),
@@ -213,6 +214,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--export", action="store_true", help="write the networks with PyTorch")
     parser.add_argument("--packaged", action="store_true", help="measure packaged models")
+    parser.add_argument("--opset", type=int, default=23, metavar="N", help="the newer opset (23)")
     parser.add_argument("--tune", type=float, default=0, help="seconds for each file; 0: not tuned")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
@@ -230,7 +232,7 @@ def main() -> None:
 
 def measure(args: argparse.Namespace) -> None:
     """Prints the table, and records it."""
-    ways = ways_of(args)
+    ways, newer = ways_of(args), f"opset {args.opset}"
     labels = [*ways, *([] if args.packaged else [ALONE]), AGAIN]
     lines = [
         f"| network | hidden | exporter | size | nodes | export, ms | {' | '.join(labels)} | "
@@ -249,8 +251,9 @@ def measure(args: argparse.Namespace) -> None:
                 assert only["out"], f"{path.name}: no results to compare with"
                 milliseconds, found = ratios(files, only["in"], args)
                 if ALONE in labels:
-                    found[ALONE] = [products_alone(files, only["in"], args.seconds)]
-                nodes = " to ".join(str(counted(files[k])[0]) for k in ("export", "opset 23"))
+                    pair = files["export"], files[newer]
+                    found[ALONE] = [products_alone(*pair, only["in"], args.seconds)]
+                nodes = " to ".join(str(counted(files[k])[0]) for k in ("export", newer))
             if max(off.values()) > WORST:
                 sys.exit(f"{path.name}: the results differ: {off}")
             for label in labels:

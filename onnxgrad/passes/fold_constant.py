@@ -68,6 +68,9 @@ _NEVER = {
 # dtypes of sizes, and of comparisons of them
 _SIZES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 
+# a runtime folds such nodes, mostly Casts of float16 weights, when it loads the file
+_TOO_LARGE = "the file would grow by more than max_share or max_growth of fold-constant"
+
 # the largest intermediate result, in bytes, of a folding that onnxruntime computes
 _LARGEST_STEP = 1 << 26
 # time for all foldings by onnxruntime in one run of the pass, retries included
@@ -134,6 +137,15 @@ class _Budget:
             return False
         self.trace.grown += growth
         return True
+
+    def allows(self, b: Binding) -> bool:
+        """Whether the results of `b` may be created as constants. If so, deducts their bytes."""
+        if not self.takes(b):
+            return False
+        if self.pays(_growth(b)):
+            return True
+        self.trace.missed("fold_constant", b, _TOO_LARGE)
+        return False
 
 
 def _fold_exactly(block: BindingBlock, budget: _Budget, trace: Trace) -> None:
@@ -283,7 +295,7 @@ def _fold_in_onnxruntime(block: BindingBlock, budget: _Budget, trace: Trace) -> 
         for b in folded
         if any(u not in folded or not budget.takes(u) for v in results_read(b) for u in v.users)
     ]
-    wanted = [b for b in wanted if budget.takes(b) and budget.pays(_growth(b))]
+    wanted = [b for b in wanted if budget.allows(b)]
     if wanted and not trace.stopped:
         try:
             values = values_of(block, list(folded), wanted, budget.deadline)

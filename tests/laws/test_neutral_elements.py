@@ -114,6 +114,15 @@ def test_stays(type_: str, binding: str, constant: Any) -> None:
     assert done.ops[0] == binding.split("(")[0]
 
 
+@pytest.mark.parametrize("constant", [np.float32(0), np.zeros(3, np.float32)])
+def test_explain_says_why_a_positive_zero_stays(constant: Any) -> None:
+    text = "g (float[3] x) => (float[3] o) { y = Add(x, c) o = Relu(y) }"
+    done = rewritten(text, "remove-noops", {"c": constant})
+    assert (done.ops, done.declined) == (["Add", "Relu"], "a zero of this sign turns -0.0 into 0.0")
+    for other in (np.full_like(constant, -0.0), np.ones_like(constant)):
+        assert not rewritten(text, "remove-noops", {"c": other}).declined
+
+
 def test_a_number_that_a_caller_may_replace_stays() -> None:
     text = "g (float[3] x, float c = {1}) => (float[3] o) { y = Mul(x, c) o = Relu(y) }"
     assert rewritten(text, "remove-noops").ops == ["Mul", "Relu"]

@@ -165,6 +165,21 @@ def test_the_cap_is_for_all_foldings_of_a_run_together() -> None:
     assert apply(model, FoldConstant(max_share=99.0), rounds=2).fired("fold_constant") == 8
 
 
+def test_explain_says_why_float16_weights_behind_casts_stay() -> None:
+    """onnxruntime folds these Casts when it loads the file; folded, the file would be twice as large."""
+    names = [f"w{i}" for i in range(4)]
+    casts = " ".join(f"c{i} = Cast<to=1>({w})" for i, w in enumerate(names))
+    model = model_of(
+        f"g (float[100] x) => (float[100] o) {{ {casts} o = Sum(x, c0, c1, c2, c3) }}",
+        {w: np.full(100, i + 0.5, np.float16) for i, w in enumerate(names)},
+    )
+    done = apply(model, FoldConstant(max_share=0.35))
+    assert done.fired("fold_constant") == 2
+    why = "the file would grow by more than max_share or max_growth of fold-constant"
+    assert done.reasons("fold_constant") == [why] * 2
+    assert not apply(model, FoldConstant(max_share=9.0)).declined
+
+
 def test_a_weight_that_only_the_folding_needs_does_not_count() -> None:
     done = apply(
         model_of(
