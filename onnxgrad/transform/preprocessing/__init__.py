@@ -2,6 +2,6 @@
 
 Each step has a method that emits it into a graph, and one that computes it in NumPy, with which the
 result is proved. `modes.py` lists the ways of libraries to resize; `resampling.py` emits them and
-`pixels.py` computes them. `images.py` and `image_sizes.py` have the steps of inputs, `heads.py` and
-`detection.py` those of outputs; `registry.py` reads them from text.
+`pixels.py` computes them. `images.py` and `image_sizes.py` have the steps of inputs, `heads.py`,
+`detection.py` and `anchors.py` those of outputs; `registry.py` reads them from text.
 """

@@ -51,13 +51,13 @@ class Boxes(Head):
         """Returns boxes and scores."""
         boxes, scores = self._parts(values)
         if scores is None:
-            _check_rank(boxes, self.format)
+            check_rank(boxes, f"boxes{{format={self.format}}}")
             y = op.Transpose(boxes, perm=[0, 2, 1]) if self.format == "yolov8" else boxes
-            boxes = _columns(y, 0, 4)
-            scores = _columns(y, 4 if self.format == "yolov8" else 5)
+            boxes = columns(y, 0, 4)
+            scores = columns(y, 4 if self.format == "yolov8" else 5)
             if self.format != "yolov8":
-                scores = scores * _columns(y, 4, 5)
-        xy, wh = _columns(boxes, 0, 2), _columns(boxes, 2, 4)
+                scores = scores * columns(y, 4, 5)
+        xy, wh = columns(boxes, 0, 2), columns(boxes, 2, 4)
         if self.format == "yolox":
             grid, stride = _grid(pair_of(self.size or 0, self.name))
             if isinstance(boxes.shape[1], int) and boxes.shape[1] != len(grid):
@@ -96,13 +96,7 @@ class Boxes(Head):
         """Returns boxes and scores, or the only value and None. Raises InputError."""
         if self.format.startswith("yolo"):
             return only(values, f"boxes{{format={self.format}}}"), None
-        if len(values) != 2:
-            raise InputError(
-                f"boxes{{format={self.format}}} works on an output of boxes and one of scores, in "
-                f"this order, but there is {', '.join(values)}"
-            )
-        boxes, scores = values.values()
-        return boxes, scores
+        return boxes_and_scores(values, f"boxes{{format={self.format}}}")
 
     @property
     def _unit(self) -> bool:
@@ -184,6 +178,27 @@ class Nms(Head):
         return kept
 
 
+@dataclass(frozen=True)
+class DropBackground(Head):
+    """Scores without those of the background: the `first` class, as in SSD, or the `last`, as in
+    DETR.
+    """
+
+    name: ClassVar[str] = "drop-background"
+    place: Literal["first", "last"] = "first"
+
+    def emit(self, values: Values, frame: Frame | None) -> dict[str, Any]:
+        """Returns boxes and scores with one class less."""
+        boxes, scores = _detections(values, self.name)
+        ends = (1, _END) if self.place == "first" else (0, -1)
+        return {"boxes": boxes, "scores": columns(scores, *ends)}
+
+    def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
+        """Returns boxes and scores with one class less."""
+        boxes, scores = _detections(values, self.name)
+        return {"boxes": boxes, "scores": np.delete(scores, 0 if self.place == "first" else -1, -1)}
+
+
 def overlap(a: Array, b: Array) -> Any:
     """Returns the intersection over the union of two boxes, 0 for an empty one, and NaN for two of
     infinite areas, which suppress none.
@@ -250,12 +265,24 @@ def _detections(values: Values, name: str) -> tuple[Any, Any]:
     return boxes, scores
 
 
-def _check_rank(y: Var, form: str) -> None:
+def boxes_and_scores(values: Values, name: str) -> tuple[Any, Any]:
+    """Returns the two values. Raises InputError if there are others."""
+    if len(values) != 2:
+        raise InputError(
+            f"{name} works on an output of boxes and one of scores, in this order, but there is "
+            f"{', '.join(values)}"
+        )
+    boxes, scores = values.values()
+    return boxes, scores
+
+
+def check_rank(y: Var, name: str) -> None:
+    """Raises InputError unless a value has 3 axes."""
     if y.shape is None or len(y.shape) != 3:
-        raise InputError(f"boxes{{format={form}}} needs 3 axes, but '{y.name}' is {y.type or '?'}")
+        raise InputError(f"{name} needs 3 axes, but '{y.name}' is {y.type or '?'}")
 
 
-def _columns(y: Var, start: int, end: int = _END) -> Var:
+def columns(y: Var, start: int, end: int = _END) -> Var:
     """Returns y[..., start:end]."""
     return op.Slice(y, np.array([start]), np.array([end]), np.array([-1]))
 

@@ -23,39 +23,39 @@ Several = Annotated[int, Range(1, 1 << 31)]
 
 @dataclass(frozen=True)
 class Softmax(Head):
-    """exp(x) / sum(exp(x)) along an axis."""
+    """exp(x) / sum(exp(x)) along an axis, of the scores if there are boxes."""
 
     name: ClassVar[str] = "softmax"
     axis: Axis = -1
 
     def emit(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns probabilities."""
-        x = only(values, self.name)
+        x = _class_scores(values, self.name)
         _check_axis(x, self.axis, self.name)
-        return {"probabilities": op.Softmax(x, axis=self.axis)}
+        return _with_probabilities(values, op.Softmax(x, axis=self.axis))
 
     def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns probabilities."""
-        x = only(values, self.name)
+        x = _class_scores(values, self.name)
         e = np.exp(x - x.max(self.axis, keepdims=True))
-        return {"probabilities": e / e.sum(self.axis, keepdims=True)}
+        return _with_probabilities(values, e / e.sum(self.axis, keepdims=True))
 
 
 @dataclass(frozen=True)
 class Sigmoid(Head):
-    """1 / (1 + exp(-x))"""
+    """1 / (1 + exp(-x)), of the scores if there are boxes."""
 
     name: ClassVar[str] = "sigmoid"
 
     def emit(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns probabilities."""
-        return {"probabilities": op.Sigmoid(only(values, self.name))}
+        return _with_probabilities(values, op.Sigmoid(_class_scores(values, self.name)))
 
     def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns probabilities."""
-        x = only(values, self.name)
+        x = _class_scores(values, self.name)
         e = np.exp(-np.abs(x))
-        return {"probabilities": np.where(x < 0, e, np.ones_like(e)) / (1 + e)}
+        return _with_probabilities(values, np.where(x < 0, e, np.ones_like(e)) / (1 + e))
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,20 @@ def only(values: Values, name: str) -> Any:
     if len(values) != 1:
         raise InputError(f"{name} works on one value, but there are {', '.join(values)}")
     return next(iter(values.values()))
+
+
+def _class_scores(values: Values, name: str) -> Any:
+    """Returns the scores beside boxes, or the only value."""
+    return values["scores"] if _detected(values) else only(values, name)
+
+
+def _with_probabilities(values: Values, made: Any) -> dict[str, Any]:
+    """Returns the values with others in place of `_class_scores`."""
+    return {**values, "scores": made} if _detected(values) else {"probabilities": made}
+
+
+def _detected(values: Values) -> bool:
+    return {"boxes", "scores"} <= values.keys()
 
 
 def _check_axis(x: Var, axis: int, name: str) -> Any:

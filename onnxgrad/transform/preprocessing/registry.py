@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from onnxgrad.errors import InputError
 from onnxgrad.named_options import build, declared, split
-from onnxgrad.transform.preprocessing import detection, heads, image_sizes, images
+from onnxgrad.transform.preprocessing import anchors, detection, heads, image_sizes, images
 from onnxgrad.transform.preprocessing.steps import Before, Head, Source, Step
 from onnxgrad.wording import perhaps
 
@@ -16,7 +16,7 @@ BEFORE: dict[str, type[Before]] = {
     cls.name: cls for module in (images, image_sizes) for cls in declared(module, Before)
 }
 AFTER: dict[str, type[Head]] = {
-    cls.name: cls for module in (heads, detection) for cls in declared(module, Head)
+    cls.name: cls for module in (heads, anchors, detection) for cls in declared(module, Head)
 }
 
 # the steps of well-known training recipes

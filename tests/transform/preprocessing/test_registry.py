@@ -64,15 +64,23 @@ def test_another_source_before_a_preset() -> None:
     assert (source, steps) == (Image(layout="hwc"), steps_before("yolo", "before")[1])
 
 
+def as_text(default: object) -> str:
+    """A default as the help shows it, nothing if there is none."""
+    if default in (MISSING, None, ()):
+        return ""
+    text = str(list(default) if isinstance(default, tuple) else default)
+    return text.lower() if isinstance(default, bool) else text.replace(" ", "")
+
+
 def test_the_help_lists_each_step_with_its_options() -> None:
     page = help.page("preprocessing")
     for name, cls in (BEFORE | AFTER).items():
         (row,) = re.findall(rf"^\| `{name}(?:\{{(.*)\}})?` \|", page, re.MULTILINE)
-        listed = [word.partition("=") for word in row.split(",") if word]
+        listed = [word.partition("=") for word in re.split(r",(?![\d.]+\])", row) if word]
         assert [option for option, *_ in listed] == [f.name for f in fields(cls)], name
         for option, equals, value in listed:
             default = next(f.default for f in fields(cls) if f.name == option)
-            shown = {True: "true", MISSING: "", None: ""}.get(default, str(default))
-            assert value == shown and bool(equals) == (default not in (MISSING, None)), option
+            assert value == as_text(default), option
+            assert bool(equals) == (default not in (MISSING, None, ())), option
     for name, steps in (PRESETS | HEADS).items():
         assert f"| `{name}` | `{steps}` |" in page
