@@ -82,9 +82,6 @@ HOMES: dict[str, dict[str, str]] = {
     },
     "what a run of a step needs, seen where it runs": {
     },
-    "the two sides of one pipe": {
-        "verify/reference/onnx_reference_kernels": "verify/reference/test_evaluate",
-    },
     "passes that are tables, laws and matchers, seen through the passes that apply them": {
         "passes/folded_values": "passes/test_fold_constant",
         "passes/outlined_functions": "passes/test_outline",

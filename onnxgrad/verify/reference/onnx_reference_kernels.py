@@ -21,6 +21,13 @@ _FIND: Mapping[str, Callable[..., Any]] = {
 }
 # the operators that onnx.reference implements by a class, not by their schema's body
 _CLASSES: Mapping[str, Any] = _build_registered_operators()
+# operands that are numbers: exporters write them as vectors of one element too, onnxruntime reads
+# both, and onnx.reference fails at a vector
+_NUMBERS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("CumSum", "CumProd", "SequenceAt", "SequenceErase"), (1,)),
+    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), (0,)),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+}
 
 
 def borrow(
@@ -61,12 +68,18 @@ def borrow(
     # onnx.reference reads the roi of every Resize
     crops = call["coordinate_transformation_mode"] == "tf_crop_and_resize"
     floats = [name for name, value in call.attributes.items() if isinstance(value, float)]
+    numbers = frozenset(_NUMBERS.get(call.op_type, ()))
 
     def run(given: Call, *values: Any) -> tuple[Any, ...]:
         for name in floats:  # a run may move them
             setattr(instance, name, given[name])
         if call.op_type == "Resize" and not crops:
             values = (values[0], None, *values[2:])
+        if numbers:
+            values = tuple(
+                v.reshape(()) if i in numbers and getattr(v, "shape", ()) == (1,) else v
+                for i, v in enumerate(values)
+            )
         return tuple(
             value.todense() if hasattr(value, "todense") else value
             for value in instance.run(*values)
