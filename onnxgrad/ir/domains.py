@@ -80,6 +80,8 @@ def respell(node: NodeProto) -> None:
 # operands, if any, are single numbers
 
 CASTS = ("Cast", "CastLike")
+# operands whose values are not read, only their type
+TYPE_READS = frozenset({("CastLike", 1), ("Shape", 0), ("Size", 0)})
 ROUNDINGS = ("Ceil", "Floor", "Round", "Sign")  # constant between jumps
 TESTS = ("BitwiseNot", "IsInf", "IsNaN", "Not")  # the result is no float
 # the slopes on both sides of some number differ

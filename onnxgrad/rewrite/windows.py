@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.domains import ARITHMETIC, VIEWS
+from onnxgrad.ir.domains import ARITHMETIC, TYPE_READS, VIEWS
 from onnxgrad.ir.program import Program, called
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import TensorType, type_to_proto
@@ -24,7 +24,7 @@ from onnxgrad.rewrite.journal import Difference, Image
 from onnxgrad.verify.exact.window import Window
 
 # operands with instructions: different values may mean the same
-_INSTRUCTIONS = frozenset({("CastLike", 1), ("Reshape", 1), ("Shape", 0), ("Size", 0)})
+_INSTRUCTIONS = TYPE_READS | {("Reshape", 1)}
 # operators of shape arithmetic: their bindings belong to each window that reads their results
 _SIZES = frozenset((
     *ARITHMETIC, *VIEWS, "Cast", "Concat", "ConstantOfShape", "Equal", "Gather", "Max", "Min",

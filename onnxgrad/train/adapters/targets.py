@@ -17,6 +17,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.grad.weights.readers import WEIGHTS
 from onnxgrad.grad.wrt import entries_of
 from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.domains import TYPE_READS
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, dtype_name, element_count, is_static
 from onnxgrad.ir.var import Var
@@ -83,10 +84,12 @@ class Read:
 
 def reads(v: Var, transposed: bool = False) -> Iterator[Read]:
     """Yields the operands that are a weight, possibly behind Transpose, Cast, Identity and
-    DequantizeLinear.
+    DequantizeLinear, and whose values are read.
     """
     for b in v.users:
         for slot in b.places(v):
+            if not b.domain and (b.op, slot) in TYPE_READS:
+                continue
             if b.is_op("Transpose") and v.rank == 2 and b.attr("perm", ()) == (1, 0):
                 yield from reads(b.out, not transposed)
             elif b.is_op("Identity") or _to_float(b, slot):

@@ -8,8 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxgrad import run
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load
+from onnxgrad.train import lora
 from onnxgrad.train.adapters.targets import choose
 from tests.helpers import ROOT
 from tests.train.adapters.common import with_weights
@@ -41,6 +43,20 @@ def test_names_with_commas() -> None:
     )
     model.graph.initializer[0].name = model.graph.node[0].input[1] = "W,0"
     assert names(model, "W,0") == ["W,0"]
+
+
+def test_readers_of_the_size_or_dtype_alone_stay_as_they_are() -> None:
+    """torch.onnx.export(optimize=False) writes the size of a Conv's bias as that of its weight."""
+    model = with_weights(
+        """(float[N,4,3,3] x) => (float[N,2,3,3] y) <int64[1] zero = {0}, int64[1] one = {1}, float[1] nothing = {0}> {
+          s = Shape (W) n = Size (W) m = Slice (s, zero, one) f = CastLike (n, W) a = Add (f, nothing)
+          b = Expand (a, m) y = Conv (x, W, b) }""",
+        W=np.arange(8, dtype=F32).reshape(2, 4, 1, 1),
+    )
+    assert names(model, "W") == ["W"]
+    x = {"x": np.linspace(-1, 1, 36, dtype=F32).reshape(1, 4, 3, 3)}
+    adapted = lora(model, "W", rank=2)
+    assert np.array_equal(run(adapted, inputs=x)["y"], run(model, inputs=x)["y"])
 
 
 @pytest.mark.parametrize(
