@@ -18,8 +18,8 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from onnxgrad.ir.storage.safetensors_file import write
 from onnxgrad.train import Trainer, save_step, training_step
-from onnxgrad.train.safetensors_file import write
 from onnxgrad.train.step_folder import DEPLOYED, VECTOR, VECTORS
 from onnxgrad.verify.running.session import run
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.training.values import check_alike
 from onnxgrad.options import known_keywords
-from onnxgrad.train import safetensors_file
 from onnxgrad.wording import counted
 
 Values = Mapping[str, Array]

@@ -20,13 +20,13 @@ from onnxgrad.ir.load import program_of, read, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_graph, graphs_of, keep
 from onnxgrad.ir.save import Content, save_together, to_proto
+from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.storage.atomic_files import hash_file, regular, text_of, write_whole
 from onnxgrad.ir.storage.external_data import Digests, sources
 from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, pieces, read_without_weights
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.options import checked, known_keywords
-from onnxgrad.train import safetensors_file
 from onnxgrad.train.array_files import OnDisk, is_zeros, on_disk
 from onnxgrad.train.engines.flat_buffers import optimizer_of, slot_of
 from onnxgrad.train.engines.session import dtype_of, sizes_of

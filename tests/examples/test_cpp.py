@@ -16,7 +16,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from onnxgrad.train import Trainer, safetensors_file, save_step
+from onnxgrad.ir.storage import safetensors_file
+from onnxgrad.train import Trainer, save_step
 from onnxgrad.train.step_folder import DEPLOYED, VECTOR, VECTORS
 from tests.examples.common import odd_step
 from tests.helpers import ROOT

@@ -12,7 +12,8 @@ import onnxgrad
 from onnxgrad import train
 from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
-from onnxgrad.train import SGD, Adam, Trainer, safetensors_file, training_step
+from onnxgrad.ir.storage import safetensors_file
+from onnxgrad.train import SGD, Adam, Trainer, training_step
 from tests.train.common import classifier, examples, step, write_model
 from tests.train.update.test_emission import half
 

@@ -16,14 +16,8 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import to_proto
-from onnxgrad.train import (
-    SGD,
-    CrossEntropy,
-    Manifest,
-    Trainer,
-    safetensors_file,
-    training_step,
-)
+from onnxgrad.ir.storage import safetensors_file
+from onnxgrad.train import SGD, CrossEntropy, Manifest, Trainer, training_step
 from onnxgrad.train.manifest import KEYS, SCHEMA
 from onnxgrad.train.step_folder import (
     DEPLOYED,

@@ -23,6 +23,7 @@ from onnxgrad.ir.protobufs import clear_data, copy_of, elements
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
+from onnxgrad.ir.storage.safetensors_file import opened
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import listed, same_places
 from onnxgrad.jobs.rebasing.constants import set_elements
@@ -30,7 +31,6 @@ from onnxgrad.jobs.rebasing.outline import initializers
 from onnxgrad.jobs.rebasing.record import Record
 from onnxgrad.train.adapters.adapters import note_of
 from onnxgrad.train.adapters.merge import merge
-from onnxgrad.train.safetensors_file import opened
 from onnxgrad.transform.inference_mode import described, in_training_mode
 from onnxgrad.wording import counted, option, perhaps
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.extensions import plugged
+from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.training.declarations import Chosen, RestoreOptions, RunOptions
 from onnxgrad.options import known_keywords
 from onnxgrad.results import InNotebooks
-from onnxgrad.train import safetensors_file
 from onnxgrad.train.array_files import OnDisk
 from onnxgrad.train.callbacks import JsonLines
 from onnxgrad.train.checkpoint import (

@@ -15,10 +15,10 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load, program_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.results import InNotebooks
-from onnxgrad.train import safetensors_file
 from onnxgrad.wording import counted
 
 KEY = "onnxgrad.lora"

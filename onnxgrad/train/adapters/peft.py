@@ -18,10 +18,10 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save_together
+from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.storage.atomic_files import text_of
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
-from onnxgrad.train import safetensors_file
 from onnxgrad.train.adapters.adapters import LORA_A, LORA_B, Adapters, adapters_of
 from onnxgrad.train.adapters.targets import Site, sites
 from onnxgrad.train.export import digest

@@ -20,8 +20,9 @@ from onnxgrad.ir.load import program_of
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.train import array_math, safetensors_file
+from onnxgrad.train import array_math
 from onnxgrad.train.divergence import divisor_of
 from onnxgrad.train.engines.base import Engine, Result
 from onnxgrad.train.engines.flat_buffers import Region, aligned, laid_out, made_ready, slot_of

@@ -18,9 +18,9 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import ARITHMETIC, MOVES
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.types import Array, is_static, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.train import safetensors_file
 from onnxgrad.train.engines.base import Engine, Result
 from onnxgrad.train.engines.session import checked, dtype_of, open_session, refusing, sizes_of
 from onnxgrad.train.manifest import Fed

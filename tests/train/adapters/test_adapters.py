@@ -12,7 +12,8 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
-from onnxgrad.train import MSE, AdamW, CrossEntropy, Trainer, safetensors_file, training_step
+from onnxgrad.ir.storage import safetensors_file
+from onnxgrad.train import MSE, AdamW, CrossEntropy, Trainer, training_step
 from onnxgrad.train.adapters import (
     Adapters,
     adapters_of,

@@ -15,7 +15,8 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import MSE, AdamW, Trainer, safetensors_file, training_step
+from onnxgrad.ir.storage import safetensors_file
+from onnxgrad.train import MSE, AdamW, Trainer, training_step
 from onnxgrad.train.adapters import (
     adapters_of,
     load_adapters,

@@ -14,7 +14,8 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import Adam, Trainer, safetensors_file, training_step
+from onnxgrad.ir.storage import safetensors_file
+from onnxgrad.train import Adam, Trainer, training_step
 from onnxgrad.train.engines.base import seed_of
 from onnxgrad.train.optimizers import Adafactor
 from onnxgrad.train.run_folder import CHECKPOINT

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.train import safetensors_file
+from onnxgrad.ir.storage import safetensors_file
 
 ARRAYS = {
     "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
