@@ -44,12 +44,13 @@ from onnxgrad.jobs.gradient_declarations import (
     JvpOptions,
     MarkOptions,
 )
+from onnxgrad.jobs.hooks import Hooks, with_room, writing
 from onnxgrad.jobs.inspection import contents, differences, latency
 from onnxgrad.jobs.inspection.contents import Summary
 from onnxgrad.jobs.inspection.differences import Diff
 from onnxgrad.jobs.inspection.one_run import run_once
 from onnxgrad.jobs.keywords import from_keywords
-from onnxgrad.jobs.outcome import Hooks, OptimizedModel, Outcome, with_room, writing
+from onnxgrad.jobs.outcome import OptimizedModel, Outcome
 from onnxgrad.jobs.reduce import Check, ReducedModel
 from onnxgrad.jobs.surgery.lift import Lifted
 from onnxgrad.limits import limited

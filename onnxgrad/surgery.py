@@ -12,9 +12,8 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs import gradients as deriving
 from onnxgrad.jobs import open_batch as opening
 from onnxgrad.jobs.gradient_declarations import HessianOptions, LinearizeOptions
+from onnxgrad.jobs.hooks import Proved, with_room
 from onnxgrad.jobs.keywords import from_keywords
-from onnxgrad.jobs.outcome import with_room
-from onnxgrad.jobs.proving import Proved
 from onnxgrad.jobs.rebasing import rebase as rebasing
 from onnxgrad.jobs.row_declarations import OpenBatchOptions, VmapOptions
 from onnxgrad.jobs.surgery import edit as editing

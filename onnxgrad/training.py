@@ -13,8 +13,8 @@ from onnxgrad.ir.load import ModelLike, SameType, check_room, load_in_place, to_
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import save
 from onnxgrad.ir.types import Array
+from onnxgrad.jobs.hooks import writing
 from onnxgrad.jobs.keywords import from_keywords
-from onnxgrad.jobs.outcome import writing
 from onnxgrad.jobs.training import fit as driver
 from onnxgrad.jobs.training.declarations import (
     DeployOptions,

@@ -29,6 +29,8 @@ TUNE_SECONDS = 60.0
 TUNE_FILE = "onnxgrad.tune.json"
 # added to the name of an optimised model: the record for `rebase`
 RECORD = ".rebase"
+# the entry of a model's metadata that describes its adapters
+ADAPTERS = "onnxgrad.lora"
 # the files of a training step in its folder
 STEP_FILES = (
     "train.onnx", "eval.onnx", "predict.onnx", "update.onnx", "state.safetensors", "manifest.json"

@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))
 from onnxgrad.errors import InputError  # noqa: E402  # runs from a checkout
 from onnxgrad.ir.load import load  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
+from onnxgrad.jobs.hooks import Hooks  # noqa: E402
 from onnxgrad.jobs.open_batch import OpenedModel, open_batch  # noqa: E402
-from onnxgrad.jobs.outcome import Hooks  # noqa: E402
 from onnxgrad.jobs.row_declarations import OpenBatchOptions  # noqa: E402
 from onnxgrad.jobs.surgery.fixed_dims import fixed  # noqa: E402
 from onnxgrad.verify import feeds_for, open_session  # noqa: E402

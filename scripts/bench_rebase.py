@@ -33,15 +33,13 @@ from onnxgrad.ir.load import load_own  # noqa: E402
 from onnxgrad.ir.protobufs import copy_of  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
 from onnxgrad.jobs.declarations import OptimizeOptions  # noqa: E402
+from onnxgrad.jobs.hooks import Hooks  # noqa: E402
 from onnxgrad.jobs.optimize import optimize  # noqa: E402
-from onnxgrad.jobs.outcome import Hooks  # noqa: E402
 from onnxgrad.jobs.rebasing.constants import set_elements  # noqa: E402
 from onnxgrad.jobs.rebasing.outline import initializers  # noqa: E402
 from onnxgrad.jobs.rebasing.rebase import rebase  # noqa: E402
-from onnxgrad.jobs.rebasing.record import (  # noqa: E402
-    PredicateFailed,
-    Recording,
-)
+from onnxgrad.jobs.rebasing.record import PredicateFailed  # noqa: E402
+from onnxgrad.jobs.rebasing.recording import Recording  # noqa: E402
 from onnxgrad.jobs.surgery.declarations import RebaseOptions  # noqa: E402
 from scripts.records import write_record  # noqa: E402
 

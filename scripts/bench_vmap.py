@@ -33,8 +33,8 @@ sys.path.insert(0, str(ROOT))
 from onnxgrad.errors import InputError, OnnxgradError  # noqa: E402  # runs from a checkout
 from onnxgrad.ir.load import load, load_own  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
+from onnxgrad.jobs.hooks import Hooks  # noqa: E402
 from onnxgrad.jobs.open_batch import OpenedModel, vmap  # noqa: E402
-from onnxgrad.jobs.outcome import Hooks  # noqa: E402
 from onnxgrad.jobs.row_declarations import VmapOptions  # noqa: E402
 from onnxgrad.transform.open_batch import open_rows  # noqa: E402
 from onnxgrad.transform.vmap import map_inputs  # noqa: E402

@@ -30,11 +30,8 @@ from onnxgrad.ir.protobufs import copy_of, elements  # noqa: E402
 from onnxgrad.ir.save import to_proto  # noqa: E402
 from onnxgrad.jobs.rebasing.constants import set_elements  # noqa: E402
 from onnxgrad.jobs.rebasing.outline import constants_of, initializers  # noqa: E402
-from onnxgrad.jobs.rebasing.record import (  # noqa: E402
-    PredicateFailed,
-    Record,
-    Recording,
-)
+from onnxgrad.jobs.rebasing.record import PredicateFailed, Record  # noqa: E402
+from onnxgrad.jobs.rebasing.recording import Recording  # noqa: E402
 from onnxgrad.passes.fold_constant import FoldConstant  # noqa: E402
 from onnxgrad.passes.pipeline import Pipeline  # noqa: E402
 from onnxgrad.rewrite.trace import Trace  # noqa: E402

@@ -79,12 +79,16 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/surgery/edit.py", "onnxgrad.transform.inference_mode.in_training_mode"),
     ("jobs/surgery/edit.py", "onnxgrad.transform.inference_mode.to_inference"),
     ("jobs/optimize.py", "onnxgrad.transform.inference_mode.in_training_mode"),
-    ("jobs/rewriting.py", "onnxgrad.jobs.rebasing.record"),
-    ("jobs/optimize.py", "onnxgrad.jobs.float16.with_bound"),
+    ("jobs/rewriting.py", "onnxgrad.jobs.rebasing.recording.Recording"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_sizes"),
     ("jobs/around_passes.py", "onnxgrad.jobs.surgery.preprocess.preprocess"),
+    # `rebase --no-verify` takes less time than to import the proof
+    ("jobs/rebasing/rebase.py", "onnxgrad.jobs.rebasing.proof.prove"),
+    ("cli/commands/rebase.py", "onnxgrad.jobs.proving.require_runtime"),
+    # adapters are merged if the new weights have some
+    ("jobs/rebasing/weights.py", "onnxgrad.train.adapters.merge.merge"),
     # operators of com.microsoft that `--inline` names
     ("passes/inline.py", "onnxgrad.laws.bodies.table.BODIES"),
     ("cli/commands/optimize.py", "onnxgrad.report.html.optimized.optimized_page"),

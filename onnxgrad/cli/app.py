@@ -135,7 +135,7 @@ def _ours(error: BaseException, args: argparse.Namespace | None, verbose: bool) 
     """
     theirs = None
     if args is not None and isinstance(error, Exception):
-        theirs = import_module("onnxgrad.cli.command").blamed(_models(args), error)
+        theirs = import_module("onnxgrad.verify.blame").blamed(_models(args), error)
     if theirs is not None:
         return _failed(str(theirs), theirs.exit_code, verbose)
     what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"

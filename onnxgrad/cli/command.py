@@ -8,11 +8,7 @@ from importlib import import_module
 
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import check_reports, protected
-from onnxgrad.passes.user_laws import run_plugins
-from onnxgrad.verify.blame import blamed
 from onnxgrad.verify.running.libraries import custom_ops
-
-__all__ = ["blamed", "carry_out"]
 
 
 def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Output], int]) -> int:
@@ -28,9 +24,10 @@ def carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Outpu
 def _carry_out(args: argparse.Namespace, run: Callable[[argparse.Namespace, Output], int]) -> int:
     for library in getattr(args, "custom_ops", ()):
         custom_ops(library)
+    args.own_passes = []
     if args.plugin:
         import_module("onnxgrad.surface")  # registers every rule and pass before a plugin runs
-    args.own_passes = run_plugins(args.plugin)
+        args.own_passes = import_module("onnxgrad.passes.user_laws").run_plugins(args.plugin)
     out = Output(
         color=args.color,
         quiet=args.quiet,

@@ -12,8 +12,9 @@ from onnxgrad.cli.models import named, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.outcome import Hooks, Outcome
-from onnxgrad.jobs.proving import Proved, require_runtime
+from onnxgrad.jobs.hooks import Hooks, Proved
+from onnxgrad.jobs.outcome import Outcome
+from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.tuning.record import write
 from onnxgrad.limits import SECONDS
 from onnxgrad.report.parts import cell, heading

@@ -24,16 +24,12 @@ _METHODS = frozenset({
     "all", "any", "cumsum", "max", "mean", "min", "ravel", "repeat", "squeeze", "sum", "take",
 })  # fmt: skip
 
-# functions of arrays that `predicate` and `recorded` declare, by name
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-
 
 def predicate(function: Callable[..., Any]) -> Callable[..., Any]:
     """Declares that traced arguments of a function matter only for whether the value that it
     returns is true.
     """
     name = function.__name__
-    FUNCTIONS[name] = function
 
     def decided(*arguments: Any) -> Any:
         traced = [a for a in arguments if isinstance(a, Traced)]
@@ -50,7 +46,6 @@ def predicate(function: Callable[..., Any]) -> Callable[..., Any]:
 def recorded(function: Callable[[Array], Array]) -> Callable[[Any], Any]:
     """Declares that a function of an array returns an array: of a traced array, a traced one."""
     name = function.__name__
-    FUNCTIONS[name] = function
 
     def traced(array: Any) -> Any:
         if not isinstance(array, Traced):

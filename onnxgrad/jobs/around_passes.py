@@ -14,8 +14,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declarations import EDIT, HALF, JOIN, OPEN, PREPROCESS, OptimizeOptions
-from onnxgrad.jobs.outcome import Change, Hooks, Outcome
-from onnxgrad.jobs.proving import Proved
+from onnxgrad.jobs.hooks import Hooks, Proved
+from onnxgrad.jobs.outcome import Change, Outcome
 from onnxgrad.jobs.row_declarations import OpenBatchOptions
 from onnxgrad.jobs.surgery.declarations import EditOptions, JoinOptions, LiftOptions
 from onnxgrad.jobs.surgery.edit import Changes, changes_of, edit

@@ -20,24 +20,23 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.declarations import Float16Options
 from onnxgrad.jobs.float16_search import Float16Search
-from onnxgrad.jobs.outcome import Clock, Hooks, Outcome
-from onnxgrad.jobs.proving import original_of, runnable
+from onnxgrad.jobs.hooks import Hooks
+from onnxgrad.jobs.outcome import Clock, Outcome
+from onnxgrad.jobs.proving import original_of, runnable, with_bound
 from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.laws.float16.forms import FAR, LARGEST
 from onnxgrad.laws.float16.keeping import heads, names_of
 from onnxgrad.name_lists import names_among
-from onnxgrad.options import providers_of, several
+from onnxgrad.options import providers_of
 from onnxgrad.passes.float16 import Float16
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.verify import run
-from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.feeds.edge_cases import FULL
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results, choose_cases
 from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session, versions
-from onnxgrad.vocabulary import FLOAT16_BOUND
 from onnxgrad.wording import option
 
 # as a name in `keep`: search for the nodes to keep
@@ -86,16 +85,6 @@ def float16(
     clock.switch("done")
     outcome.seconds = clock.spent
     return outcome
-
-
-def with_bound(proof: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options of a proof with the bound of float16 and a search over scales of the inputs.
-    The user's bounds of single outputs extend the bound, bounds of all outputs replace it.
-    """
-    metrics = several(proof.get("metric") or (), "metric")
-    bounds = Bounds.of(proof.get("atol"), proof.get("rtol"), metrics)
-    metric = [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]
-    return {**proof, "metric": metric, "scales": True}
 
 
 def with_large(pipeline: Pipeline, model: ModelLike, proof: Mapping[str, Any]) -> Pipeline:

@@ -52,7 +52,7 @@ from onnxgrad.jobs.gradient_declarations import (
     PerSample,
 )
 from onnxgrad.jobs.groups import Limits
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.name_lists import names_among
 from onnxgrad.options import providers_of
 from onnxgrad.passes.pipeline import Pipeline

@@ -14,9 +14,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.jobs.declared import DIGITS
+from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
 from onnxgrad.jobs.kinds import Sizes
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import Proved, write_if_proved
 from onnxgrad.jobs.row_declarations import OpenBatchOptions, RowsProof, VmapOptions
 from onnxgrad.name_lists import names_among
 from onnxgrad.options import providers_of, several

@@ -17,9 +17,10 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.around_passes import changed_after, changed_before
 from onnxgrad.jobs.declarations import OptimizeOptions
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.lint.table import lint, lint_report, refuse
-from onnxgrad.jobs.outcome import Change, Clock, Hooks, Outcome
-from onnxgrad.jobs.proving import runnable
+from onnxgrad.jobs.outcome import Change, Clock, Outcome
+from onnxgrad.jobs.proving import runnable, with_bound
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.jobs.surgery.fixed_dims import fixed
@@ -89,7 +90,7 @@ class Job:
         proof = options.proof()
         model = settled(model)  # a stream is read once
         if options.proves and any(p.name == "float16" for p in pipeline.passes):
-            from onnxgrad.jobs.float16 import with_bound, with_large  # rarely needed
+            from onnxgrad.jobs.float16 import with_large  # rarely needed
 
             proof = with_bound(proof)
             pipeline = with_large(pipeline, model, proof)

@@ -1,29 +1,20 @@
-"""The outcome of one optimised model, and the hooks by which a caller takes part in the work."""
+"""The outcome of one optimised model."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import InternalError, OnnxgradError
-from onnxgrad.ir.load import ModelLike, check_room
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.storage.outline import outline
-from onnxgrad.ir.storage.protection import Writes, protecting, refuse
-from onnxgrad.jobs.declared import Declaration, files_read, names_of, options_of
 from onnxgrad.jobs.lint.table import Finding
 from onnxgrad.jobs.newer_operators import NewerOperators
-from onnxgrad.limits import limited
-from onnxgrad.passes.base import Pass
 from onnxgrad.passes.each_rewrite import EachReport
-from onnxgrad.passes.instruments import to_stderr
 from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.passes.rule_passes import raise_composites
 from onnxgrad.results import Plain, WithPage
@@ -227,56 +218,3 @@ class Clock:
         self.spent[self.kind] = self.spent.get(self.kind, 0.0) + now - self.since
         self.since = now
         self.kind = stage if stage in _KINDS else "rewrite"
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """Functions by which the caller takes part in `optimize`; by default none.
-
-    `on_stage` is called at the beginning of a stage (read, each pass by name, prove, bisect),
-    `on_choice` with each choice that tuning measures and the share done, `on_read` with the program
-    before any rewrite, `accept` with the outcome of the proof. `on_read` and `accept` may raise to
-    refuse. `write` writes the result and returns whether it did. `show` prints the text of
-    `print_after`. `limits` bounds the work by seconds and memory, to which `seconds` are added.
-    `plugins` are passes that run last. `ahead` allows threads that begin the proof early.
-    """
-
-    on_stage: Callable[[str], None] = lambda stage: None
-    on_choice: Callable[[str, float], None] = lambda choice, share: None
-    on_read: Callable[[Program], None] = lambda program: None
-    accept: Callable[[Outcome], None] = lambda outcome: None
-    write: Callable[[Program], bool] | None = None
-    show: Callable[[str], None] = to_stderr
-    limits: Callable[[float | None, int | str | None], AbstractContextManager[Any]] = limited
-    seconds: float = 0.0
-    plugins: Sequence[Pass] = ()
-    ahead: bool = False
-
-
-@contextmanager
-def writing(options: Declaration, *models: Any) -> Iterator[None]:
-    """Protects the files that a job with these options and models reads. Raises InputError, before
-    the work, if an option writes one of them or a file of another option.
-    """
-    paths = [os.fspath(model) for model in models if isinstance(model, (str, os.PathLike))]
-    used = [(o, getattr(options, o.name)) for o in options_of(type(options)) if o.file]
-    owned = [name for o, _ in used for name in o.names]
-    with protecting([*paths, *files_read(options)], owned):
-        writes = Writes()
-        for o, value in used:
-            if o.file == "read" or not value:
-                continue
-            for path in map(Path, names_of(value)):
-                if o.file == "into":
-                    writes.add_folder(f"{o.name} writes", path, o.names)
-                else:
-                    refuse(path)
-                    writes.add(f"{o.name} writes", path)
-        yield
-
-
-def with_room(model: ModelLike) -> Hooks:
-    """Returns the hooks of a job whose result has the type of `model`, so that its weights
-    must fit.
-    """
-    return Hooks(on_read=lambda program: check_room(program, model))

@@ -3,59 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from onnx import ModelProto, parser
 
-from onnxgrad.errors import NotProved
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.jobs.groups import Proof
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.options import providers_of
+from onnxgrad.options import providers_of, several
 from onnxgrad.verify import Report, open_session, run, verify
+from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.feeds.proof_cases import choose_cases
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.values import Value
+from onnxgrad.vocabulary import FLOAT16_BOUND
 
 Values = Mapping[str, Value]
 Run = Callable[[Values], dict[str, Value]]
-P = TypeVar("P", bound="Proved")
-
-
-@dataclass(frozen=True)
-class Proved:
-    """The model that a job made, the report of its proof (None if it was not proved), and notes."""
-
-    program: Program
-    report: Report | None
-    notes: Sequence[str] = field(default=(), kw_only=True)
-
-    @property
-    def ok(self) -> bool:
-        """Whether the proof found no difference."""
-        return self.report is None or self.report.ok
-
-    def proved(self, what: str) -> Program:
-        """Returns the program. Raises NotProved, with `what` in the message, if its proof
-        failed.
-        """
-        if self.report is not None and not self.ok:
-            raise NotProved(f"{what}: {self.report.summary}; nothing was written")
-        return self.program
-
-
-def write_if_proved(found: P, hooks: Hooks) -> P:
-    """Returns the model, after the hooks have written it unless its proof failed."""
-    if found.ok and hooks.write is not None:
-        hooks.write(found.program)
-    return found
 
 
 def require_runtime(provider: str) -> None:
@@ -110,3 +80,13 @@ def proved(program: Program, expected: Run, options: Proof) -> Report:
     report = Report.merge(reports)
     lacking = "" if share is None else report.coverage.lacks(wanted_share(share))
     return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report
+
+
+def with_bound(proof: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options of a proof with the bound of float16 and a search over scales of the inputs.
+    The user's bounds of single outputs extend the bound, bounds of all outputs replace it.
+    """
+    metrics = several(proof.get("metric") or (), "metric")
+    bounds = Bounds.of(proof.get("atol"), proof.get("rtol"), metrics)
+    metric = [*([] if bounds.common else [FLOAT16_BOUND]), *metrics]
+    return {**proof, "metric": metric, "scales": True}

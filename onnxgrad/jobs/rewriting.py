@@ -36,7 +36,7 @@ from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
 
 if TYPE_CHECKING:
-    from onnxgrad.jobs.rebasing.record import Recording
+    from onnxgrad.jobs.rebasing.recording import Recording
 
 # options of the proof that refer to inputs of the whole model
 _OF_THE_WHOLE = frozenset(
@@ -150,9 +150,11 @@ def optimize_program(
 
 
 def _recording(program: Program) -> Recording:
-    from onnxgrad.jobs.rebasing import record  # reads which constants are weights: rarely needed
+    from onnxgrad.jobs.rebasing.recording import (
+        Recording,  # decides what is a weight: rarely needed
+    )
 
-    return record.Recording(program)
+    return Recording(program)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ Names of passes are globs such as `combine-*`. A glob that matches no pass is an
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -37,11 +36,6 @@ def leave_out(pipeline: Pipeline, patterns: Sequence[str]) -> Pipeline:
     return Pipeline(tuple(left))
 
 
-def to_stderr(text: str) -> None:
-    """Prints text to stderr."""
-    print(text, file=sys.stderr)
-
-
 @dataclass
 class PrintAfter:
     """`--print-after PASS` and `--print-after PASS=DIR`: as the `on_fired` of `Pipeline.run`, shows
@@ -49,12 +43,12 @@ class PrintAfter:
     """
 
     wanted: Sequence[tuple[str, Path | None]]
-    show: Callable[[str], None] = to_stderr
+    show: Callable[[str], None]
     _seen: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(
-        texts: Sequence[str], pipeline: Pipeline, show: Callable[[str], None] = to_stderr
+        texts: Sequence[str], pipeline: Pipeline, show: Callable[[str], None]
     ) -> PrintAfter | None:
         """Returns the instrument for texts `PASS` and `PASS=DIR`; None if there are none.
 

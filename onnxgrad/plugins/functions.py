@@ -10,8 +10,8 @@ from typing import Any
 from onnxgrad.ir.load import ModelLike, SameType, to_kind_of
 from onnxgrad.jobs.gradients import derive
 from onnxgrad.jobs.groups import Limits
+from onnxgrad.jobs.hooks import with_room
 from onnxgrad.jobs.keywords import from_keywords
-from onnxgrad.jobs.outcome import with_room
 from onnxgrad.plugins.casadi import CasadiOptions
 from onnxgrad.plugins.function_gradient import FunctionGradientOptions
 from onnxgrad.plugins.place import driver

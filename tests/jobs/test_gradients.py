@@ -27,8 +27,8 @@ from onnxgrad.jobs.gradient_declarations import (
     JacobianOptions,
 )
 from onnxgrad.jobs.gradients import derive
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.keywords import from_keywords
-from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.options import Range
 from onnxgrad.plugins.casadi import CasadiOptions
 from onnxgrad.plugins.function_gradient import FunctionGradientOptions

@@ -48,7 +48,7 @@ def test_names_that_mean_nothing_are_mistakes() -> None:
     with pytest.raises(InputError, match="no pass is left"):
         leave_out(Pipeline.of(passes="merge-equal"), ["merge-*"])
     with pytest.raises(InputError, match="this pipeline has no such pass"):
-        PrintAfter.of(["outline"], Pipeline.of())
+        PrintAfter.of(["outline"], Pipeline.of(), print)
 
 
 def test_from_python(capsys: pytest.CaptureFixture[str]) -> None:

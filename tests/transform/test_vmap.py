@@ -14,8 +14,8 @@ from onnxgrad.cli.app import main
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import load_own
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.open_batch import vmap
-from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.row_declarations import VmapOptions
 from onnxgrad.transform.open_batch import Opened
 from onnxgrad.transform.vmap import map_inputs

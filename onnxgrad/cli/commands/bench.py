@@ -11,8 +11,8 @@ from onnxgrad.cli.models import expand, shown, source
 from onnxgrad.cli.options import write_html
 from onnxgrad.cli.output import Output
 from onnxgrad.ir.storage.protection import STDIN
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.inspection.latency import measure
-from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.html.models import bench_page
 from onnxgrad.report.parts import Table, Text, cell, file_names, table

@@ -9,7 +9,7 @@ import argparse
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.jobs.gradients import check
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.gradient import check_lines
 from onnxgrad.report.parts import heading

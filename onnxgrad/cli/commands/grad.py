@@ -31,7 +31,7 @@ from onnxgrad.jobs.gradient_declarations import (
 )
 from onnxgrad.jobs.gradients import derive
 from onnxgrad.jobs.groups import Limits
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.gradient import (
     GradientMade,

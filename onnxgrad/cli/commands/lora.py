@@ -11,7 +11,7 @@ from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.surgery.lora import Form, described, lora
 from onnxgrad.report.gradient import nodes

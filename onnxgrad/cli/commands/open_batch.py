@@ -12,8 +12,8 @@ from onnxgrad.cli.models import shown as shown_model
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.errors import NotProved
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.open_batch import SizedModel, open_batch, open_sizes, vmap
-from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.parts import Part, cell, heading
 from onnxgrad.report.proof import proof_lines

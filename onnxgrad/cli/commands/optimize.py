@@ -19,8 +19,9 @@ from onnxgrad.ir.storage.places import check_output, make_folder
 from onnxgrad.ir.storage.protection import STDIN, protecting
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import files_read
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.optimize import Job
-from onnxgrad.jobs.outcome import Hooks, Outcome
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci

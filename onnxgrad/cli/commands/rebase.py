@@ -7,8 +7,7 @@ import argparse
 from onnxgrad.cli.models import naming, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import require_runtime
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.rebasing.rebase import rebase
 from onnxgrad.report.parts import cell, heading
 from onnxgrad.report.proof import proof_lines
@@ -20,6 +19,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Makes the model, proves it against the original with the new weights, and writes it."""
     target = target_of(args.output)
     if args.verify:
+        from onnxgrad.jobs.proving import require_runtime  # imports all of `verify`
+
         require_runtime(args.options.provider)
     hooks = Hooks(write=writer(target, out), limits=bounding_us)
     with naming(args.model), out.progress("rebase", 1) as advance:

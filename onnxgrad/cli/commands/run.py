@@ -10,8 +10,8 @@ import numpy as np
 from onnxgrad.cli.models import naming, shown, source
 from onnxgrad.cli.output import Output
 from onnxgrad.jobs.declarations import RunOptions
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.inspection.one_run import run_once
-from onnxgrad.jobs.outcome import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.parts import Text, cell, heading, line, number, table
 from onnxgrad.verify.running.process_limits import bounding_us

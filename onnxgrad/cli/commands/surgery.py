@@ -13,7 +13,7 @@ from onnxgrad.cli.options import show_proved
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, write_models, writer
 from onnxgrad.ir.load import load_in_place
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.surgery.edit import edit
 from onnxgrad.jobs.surgery.extract import extract

@@ -38,9 +38,10 @@ from onnxgrad.jobs.ci.outcome import ModelOutcome, Status
 from onnxgrad.jobs.ci.samples import hold_samples, record
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import files_read
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.lint.table import NEW, Refused
 from onnxgrad.jobs.optimize import optimize
-from onnxgrad.jobs.outcome import Hooks, Outcome
+from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.requirements import (
     Facts,
     Held,

@@ -9,7 +9,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.jobs.declarations import BenchOptions
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.limits import SECONDS
 from onnxgrad.verify.bench import BenchReport, Conditions, bench
 from onnxgrad.wording import option

@@ -14,7 +14,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.jobs.declarations import RunOptions
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.proving import original_of
 from onnxgrad.verify import open_session
 from onnxgrad.verify.feeds.proof_cases import choose_cases

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
@@ -16,17 +16,16 @@ from onnxgrad.ir.load import ModelLike, collector_paused, proto_in_place, proto_
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.ir.storage.shared_weights import sharing
-from onnxgrad.jobs.float16 import with_bound
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import Proved, write_if_proved
+from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
 from onnxgrad.jobs.rebasing.constants import replacing
 from onnxgrad.jobs.rebasing.outline import describe, digest_of
 from onnxgrad.jobs.rebasing.record import Record, read_record, record_path
-from onnxgrad.jobs.rebasing.weights import NewWeights, filled, new_weights
+from onnxgrad.jobs.rebasing.weights import NewWeights, new_weights
 from onnxgrad.jobs.surgery.declarations import RebaseOptions
-from onnxgrad.verify import Report, verify
 from onnxgrad.wording import option
+
+if TYPE_CHECKING:
+    from onnxgrad.verify import Report
 
 
 @dataclass(frozen=True)
@@ -103,10 +102,6 @@ def _record(given: Any, model: str | os.PathLike[str] | None) -> Record:
 
 
 def _proof(record: Record, made: Program, weights: NewWeights, options: RebaseOptions) -> Report:
-    proof = options.proof()
-    if record.halved:
-        proof = with_bound(proof)
-    proof.setdefault("weights", "rounded" if record.rounded else "same")
-    with sharing() as files:
-        original, candidate = (files.of(p) for p in (filled(record, weights), made))
-        return verify(original, candidate, **proof)
+    from onnxgrad.jobs.rebasing.proof import prove  # imports all of `verify`
+
+    return prove(record, made, weights, options)

@@ -17,13 +17,17 @@ from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.derivations import Node, Step
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.storage.weights_in_file import LARGE
-from onnxgrad.ir.traced_arrays import FUNCTIONS, STATIC
+from onnxgrad.ir.traced_arrays import STATIC
 from onnxgrad.ir.types import Array
+from onnxgrad.laws.constant_values import reason_of_rounding
+from onnxgrad.laws.float16.forms import fits_float16, in_half
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import run
 
 # the newest IR version that every onnxruntime we support reads
 _IR = 10
+# the functions that `@predicate` and `@recorded` declare
+_CALLS = {f.__name__: f for f in (fits_float16, in_half, reason_of_rounding)}
 
 
 # ---- as JSON -------------------------------------------------------------------------------------
@@ -230,8 +234,8 @@ class Values:
             self._values[s] = s.what
         elif s.kind == "numpy" and (s.what in STATIC or isinstance(_ufunc(s.what), np.ufunc)):
             self._values[s] = getattr(np, s.what)(*operands, **keywords)
-        elif s.kind == "call":
-            self._values[s] = FUNCTIONS[s.what](*operands)
+        elif s.kind == "call" and s.what in _CALLS:
+            self._values[s] = _CALLS[s.what](*operands)
         elif s.kind == "astype":
             self._values[s] = operands[0].astype(s.what)
         elif s.kind == "getitem":

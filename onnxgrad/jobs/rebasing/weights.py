@@ -16,22 +16,19 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import program_of, proto_in_place, proto_of, unread
+from onnxgrad.ir.load import program_of, proto_in_place, proto_of
 from onnxgrad.ir.preflight.model import check_model
-from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import clear_data, copy_of, elements
+from onnxgrad.ir.protobufs import elements
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.storage.safetensors_file import opened
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import listed, same_places
-from onnxgrad.jobs.rebasing.constants import set_elements
 from onnxgrad.jobs.rebasing.outline import initializers
 from onnxgrad.jobs.rebasing.record import Record
-from onnxgrad.train.adapters.adapters import note_of
-from onnxgrad.train.adapters.merge import merge
 from onnxgrad.transform.inference_mode import described, in_training_mode
+from onnxgrad.vocabulary import ADAPTERS
 from onnxgrad.wording import counted, option, perhaps
 
 
@@ -95,7 +92,9 @@ def _of_model(
     record: Record, new: ModelProto, folder: Path | None, names: Mapping[str, str], where: str
 ) -> NewWeights:
     notes = []
-    if note_of(new) is not None:
+    if any(entry.key == ADAPTERS for entry in new.metadata_props):
+        from onnxgrad.train.adapters.merge import merge  # imports all of training
+
         merged = merge(program_of(new, folder))
         new, folder = to_proto(merged), merged.folder
         notes.append(f"{where}: its adapters were merged into its weights")
@@ -240,16 +239,3 @@ def _complete(
 def _equal(a: Array, b: Array) -> bool:
     alike = a.dtype == b.dtype and a.shape == b.shape
     return alike and (np.array_equal(a, b) if a.dtype == object else a.tobytes() == b.tobytes())
-
-
-def filled(record: Record, weights: NewWeights) -> Program:
-    """Returns the original with new values. Those in files stay there."""
-    model = copy_of(record.original)
-    for name, tensor in initializers(model):
-        if name in weights.outside:
-            clear_data(tensor)
-            tensor.data_location = TensorProto.EXTERNAL
-            tensor.external_data.extend(weights.outside[name].external_data)
-        elif name not in record.fixed:
-            set_elements(tensor, weights(name))
-    return unread(model, weights.folder)

@@ -27,8 +27,8 @@ from onnxgrad.ir.renaming import (
 )
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
+from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
+from onnxgrad.jobs.proving import original_of, proved, running
 from onnxgrad.jobs.surgery.constant_values import Fill, values_of, weights_of
 from onnxgrad.jobs.surgery.declarations import EditOptions
 from onnxgrad.jobs.surgery.extract import computed, declare, remove_what_served

@@ -20,8 +20,7 @@ from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import Proved, write_if_proved
+from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
 from onnxgrad.jobs.surgery.declarations import ExtractOptions
 from onnxgrad.name_lists import matching, names_among
 from onnxgrad.passes.remove_unused import RemoveUnusedFunctions

@@ -30,9 +30,9 @@ from onnxgrad.ir.renaming import (
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import Digests, outside
 from onnxgrad.ir.types import TensorType, Type
+from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
 from onnxgrad.jobs.kinds import of_known
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
+from onnxgrad.jobs.proving import original_of, proved, running
 from onnxgrad.jobs.surgery.declarations import JoinOptions
 from onnxgrad.jobs.surgery.fixed_dims import fix
 from onnxgrad.name_lists import names_among

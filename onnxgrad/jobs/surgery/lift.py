@@ -21,9 +21,9 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program, cut
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
 from onnxgrad.jobs.inspection.operator_costs import flops
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import Proved, proved, runnable, running, write_if_proved
+from onnxgrad.jobs.proving import proved, runnable, running
 from onnxgrad.jobs.surgery.declarations import LiftOptions
 from onnxgrad.jobs.surgery.extract import extracted, remove_what_served
 from onnxgrad.name_lists import fits, matching, names_among

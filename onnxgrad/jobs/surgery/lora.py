@@ -7,8 +7,8 @@ from typing import Any, Literal
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import Proved, original_of, proved, running, write_if_proved
+from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
+from onnxgrad.jobs.proving import original_of, proved, running
 from onnxgrad.jobs.surgery.declarations import LoraOptions
 from onnxgrad.train.adapters import Adapters, merge, with_adapter_inputs
 from onnxgrad.train.adapters import lora as add_adapters

@@ -23,8 +23,8 @@ from onnxgrad.ir.renaming import rename_values, symbols, value_names
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.outcome import Hooks
-from onnxgrad.jobs.proving import Proved, Run, original_of, proved, running, write_if_proved
+from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
+from onnxgrad.jobs.proving import Run, original_of, proved, running
 from onnxgrad.jobs.surgery.declarations import PreprocessOptions
 from onnxgrad.jobs.surgery.fixed_dims import fix
 from onnxgrad.name_lists import names_among

@@ -11,7 +11,7 @@ from onnxgrad.cli.models import naming, source
 from onnxgrad.cli.output import Output
 from onnxgrad.cli.targets import target_of, writer
 from onnxgrad.ir.program import Program
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.plugins.place.driver import OPTION, Copy, Placement, place, settings
 from onnxgrad.report.parts import Text, bytes_text, cell, heading, number, table
 from onnxgrad.verify.running.process_limits import bounding_us

@@ -22,7 +22,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import keep
 from onnxgrad.ir.types import byte_count
 from onnxgrad.ir.var import Var
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.options import several
 from onnxgrad.plugins.place.declaration import DEVICE, PlaceOptions, device_patterns
 from onnxgrad.results import Plain

@@ -19,9 +19,9 @@ from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.results import InNotebooks
+from onnxgrad.vocabulary import ADAPTERS
 from onnxgrad.wording import counted
 
-KEY = "onnxgrad.lora"
 LORA_A, LORA_B = ".lora_A", ".lora_B"
 
 
@@ -100,13 +100,13 @@ def of_words(words: Any, values: Mapping[str, Array], where: str) -> Adapters:
 def with_note(program: Program, note: Mapping[str, Any]) -> Program:
     """Returns the program with a note on its adapters in the model's metadata."""
     proto = to_proto(program)
-    proto.metadata_props.add(key=KEY, value=json.dumps(note, sort_keys=True))
+    proto.metadata_props.add(key=ADAPTERS, value=json.dumps(note, sort_keys=True))
     return program_of(proto, program.folder, digests=program.digests)
 
 
 def note_of(proto: ModelProto) -> dict[str, Any] | None:
     """Returns the note on a model's adapters, or None. Raises InputError if it is damaged."""
-    text = next((e.value for e in proto.metadata_props if e.key == KEY), None)
+    text = next((e.value for e in proto.metadata_props if e.key == ADAPTERS), None)
     if text is None:
         return None
     try:
@@ -114,7 +114,7 @@ def note_of(proto: ModelProto) -> dict[str, Any] | None:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise InputError(f"the model's metadata '{KEY}' is damaged")
+        raise InputError(f"the model's metadata '{ADAPTERS}' is damaged")
     return found
 
 
@@ -130,7 +130,7 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
     note = note_of(program.proto)
     if note is None:
         raise InputError(
-            f"the model has no adapters: its metadata has no '{KEY}', which lora() writes and "
+            f"the model has no adapters: its metadata has no '{ADAPTERS}', which lora() writes and "
             "another tool may have dropped"
         )
     if "names" in note:

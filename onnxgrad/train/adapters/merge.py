@@ -15,7 +15,6 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.train.adapters.adapters import (
-    KEY,
     Adapters,
     Given,
     adapters_of,
@@ -25,6 +24,7 @@ from onnxgrad.train.adapters.adapters import (
 from onnxgrad.train.adapters.lora import fitting
 from onnxgrad.train.adapters.targets import Site
 from onnxgrad.train.export import digest, with_weights
+from onnxgrad.vocabulary import ADAPTERS
 
 
 @known_keywords
@@ -93,7 +93,7 @@ def without_adapters(model: ModelLike) -> Program:
             "with `adapters`"
         )
     proto = to_proto(program)
-    keep(proto.metadata_props, lambda entry: entry.key != KEY)
+    keep(proto.metadata_props, lambda entry: entry.key != ADAPTERS)
     return program_of(proto, program.folder, digests=program.digests)
 
 

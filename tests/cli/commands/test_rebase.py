@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from onnx import numpy_helper
 from safetensors.numpy import save_file
 
 from tests.cli.conftest import Result
-from tests.helpers import parse
+from tests.helpers import ROOT, parse
 from tests.train.common import examples, write_model
 
 Run = Callable[..., Result]
@@ -50,6 +52,26 @@ def test_a_retrained_export(run: Run, tmp_path: Path) -> None:
     words = ("--weights", tmp_path / "w.safetensors", "-o", tmp_path / "from_file.onnx")
     assert run("rebase", small, *words, "--no-verify", "--record", record).code == 0
     assert out.read_bytes() == (tmp_path / "from_file.onnx").read_bytes()
+
+
+def test_without_proof_it_imports_little(run: Run, tmp_path: Path) -> None:
+    """Neither passes, gradients and training nor the proof: they take longer than the work."""
+    old, out = export(tmp_path / "old.onnx", (1, 2, 3)), tmp_path / "out.onnx"
+    assert run("optimize", old, "-o", tmp_path / "small.onnx", "--rebasable").code == 0
+    values = {t.name: numpy_helper.to_array(t) for t in onnx.load(old).graph.initializer}
+    save_file(values, tmp_path / "w.safetensors")
+    words = ("rebase", tmp_path / "small.onnx", "-o", out, "--no-verify", "-q", "--weights")
+    script = f"""
+import sys
+from onnxgrad.cli.app import main
+for weights in {[str(old), str(tmp_path / "w.safetensors")]}:
+    assert main([*{[*map(str, words)]}, weights]) == 0
+heavy = ("passes", "rewrite", "grad", "train", "verify.proof")
+print("heavy:", [name for name in heavy if f"onnxgrad.{{name}}" in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
 def test_results_of_fit(run: Run, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import onnxgrad
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save
-from onnxgrad.jobs.outcome import Hooks
+from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.rebasing.constants import replacing
 from onnxgrad.jobs.rebasing.rebase import rebase
 from onnxgrad.jobs.surgery.declarations import RebaseOptions

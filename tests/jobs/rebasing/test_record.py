@@ -11,7 +11,8 @@ import pytest
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.load import load_own
 from onnxgrad.jobs.rebasing import record as module
-from onnxgrad.jobs.rebasing.record import Record, Recording
+from onnxgrad.jobs.rebasing.record import Record
+from onnxgrad.jobs.rebasing.recording import Recording
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.rewrite import slips
 from onnxgrad.rewrite.trace import Trace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,8 @@ from onnx import NodeProto, TensorProto, helper
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.derivations import Node, Step
-from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded
+from onnxgrad.jobs.rebasing.steps import _CALLS, Encoder, Values, decoded
+from tests.helpers import ROOT
 
 W = Step("weight", "w")
 
@@ -91,12 +93,21 @@ def test_a_weight_is_read_once_and_dropped() -> None:
     assert read == ["w"] and not values._values
 
 
-@pytest.mark.parametrize("name", ["save", "load", "fromfile", "nothing"])
-def test_a_record_calls_no_other_function(name: str) -> None:
-    step = Step("numpy", name, [W])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*(("numpy", name) for name in ("save", "load", "fromfile", "nothing")), ("call", "eval")],
+)
+def test_a_record_calls_no_other_function(kind: str, name: str) -> None:
+    step = Step(kind, name, [W])
     values = Values([W, step], [step], lambda name: np.ones(2))
-    with pytest.raises(InputError, match=f"a step 'numpy {name}' that does not exist"):
+    with pytest.raises(InputError, match=f"a step '{kind} {name}' that does not exist"):
         values.of(step)
+
+
+def test_every_declared_function_can_be_called() -> None:
+    texts = (path.read_text("utf-8") for path in (ROOT / "onnxgrad").rglob("*.py"))
+    found = [re.findall(r"^@(?:predicate|recorded)\ndef (\w+)", text, re.M) for text in texts]
+    assert sorted(name for names in found for name in names) == sorted(_CALLS)
 
 
 def test_a_node_that_onnxruntime_refuses() -> None:

@@ -1,0 +1,58 @@
+"""The recording of a record, while `optimize` rewrites a program."""
+
+from __future__ import annotations
+
+from onnxgrad.errors import NotProved
+from onnxgrad.grad.weights.decision import decide
+from onnxgrad.ir.origins import record, results, weights_of
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.jobs.rebasing.outline import initializers, without_weights
+from onnxgrad.jobs.rebasing.record import Record, distinct
+
+
+class Recording:
+    """Records what passes compute from the initializers of a program, from the constructor to
+    `finish`. `weights` are the initializers that need new values.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        formula = set(_formula_constants(program))
+        self.derivations = record(program)
+        values = weights_of(program)
+        traced = {v.name for v in values if v.source is not None and v.source.traced}
+        self.weights = traced - formula
+        self._fixed = [v.name for v in values if v.name not in traced and v.use_count]
+
+    def finish(self, *, rounded: bool, halved: bool = False) -> Record:
+        """Returns the record of the rewritten program. Raises NotProved if the recorded steps do
+        not compute its constants.
+        """
+        program = self._program
+        made, held = results(program), distinct(self.derivations.held)
+        outline = without_weights(program, self.weights)
+        record = Record(outline, made, held, self._fixed, rounded, "", (), halved=halved)
+        record = Record.of_bytes(record.to_bytes(), "the record")
+        known = dict(initializers(program.proto))
+        found = {v.name: v for block in program.blocks() for v in block.vars()}
+        for name, array in record.constants(lambda n: program.array(known[n])):
+            was = found[name].const
+            if was is not None and array.tobytes() != was.tobytes():
+                raise NotProved(f"not rebasable: the recorded steps compute another '{name}'")
+        return record
+
+
+def _formula_constants(program: Program) -> list[str]:
+    """The initializers that are no weights of a network: numbers of formulas, masks, tables. A file
+    of weights need not have them. Running statistics count as weights.
+    """
+    candidates = [
+        v
+        for v in weights_of(program)
+        if v.block is program.main
+        and v.dtype in FLOAT_DTYPES
+        and v.is_constant
+        and not any(b.is_op("BatchNormalization") for b in v.users)
+    ]
+    return [v.name for v, found in decide(program, candidates).items() if not found.is_weight]
