@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -292,8 +293,9 @@ class Found:
         """Returns why nothing is proved about a check, an output, or a difference that the
         original's own noise could explain.
         """
+        bound = f" ({option('--metric worst=X', 'metric=')} sets a bound)"
         doubts = {
-            d.output: f"{d.doubt} ({option('--metric worst=X', 'metric=')} sets a bound)"
+            d.output: d.doubt + (bound if math.isfinite(d.rel) else "")
             for d in self.differences.values()
             if d.answer == NOT_PROVED and d.output not in self.random
         }

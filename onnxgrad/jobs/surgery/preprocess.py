@@ -5,7 +5,7 @@ expected values come from NumPy and the model alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,11 +65,14 @@ class _Preparation:
 
 @dataclass(frozen=True)
 class _Ending:
-    """The heads of outputs. `results`: the outputs of the new model by the names of the heads."""
+    """The heads of outputs. `results`: the outputs of the new model by the names of the heads.
+    `doubts`: why rounding decided results that were computed.
+    """
 
     names: Sequence[str]
     heads: Sequence[Head]
-    results: dict[str, str]
+    results: dict[str, str] = field(default_factory=dict)
+    doubts: dict[str, None] = field(default_factory=dict)
 
     def emit(self, values: Mapping[str, Any], frame: Frame | None) -> Mapping[str, Any]:
         """Emits the heads."""
@@ -80,6 +83,7 @@ class _Ending:
     def compute(self, values: Mapping[str, Any], frame: Frame | None) -> dict[str, Any]:
         """Computes the outputs in NumPy from those of the model."""
         for head in self.heads:
+            self.doubts[head.doubt(values)] = None
             values = head.compute(values, frame)
         return {self.results[name]: value for name, value in values.items()}
 
@@ -102,7 +106,7 @@ def preprocess(model: ModelLike, options: PreprocessOptions, hooks: Hooks) -> Pr
             for name, text, where in _before(graph, options)
         ]
         after = [
-            _Ending(names, steps_after(text, where), {})
+            _Ending(names, steps_after(text, where))
             for names, text, where in _after(program, options)
         ]
         raised, note = raise_opset(program) if program.opset < _OLDEST_OPSET else (program, "")
@@ -111,6 +115,9 @@ def preprocess(model: ModelLike, options: PreprocessOptions, hooks: Hooks) -> Pr
         if options.verify:
             with running(original_of(load_own(settled(model))), options) as run:
                 report = _proved(made, _expected(made, before, after, run, program), plans, options)
+            doubts = [*filter(None, (doubt for ending in after for doubt in ending.doubts))]
+            if not report.ok:
+                report = replace(report, unproved=(*doubts[:1], *report.unproved))
         return write_if_proved(Proved(made, report, notes=[*filter(None, [note]), *notes]), hooks)
 
 

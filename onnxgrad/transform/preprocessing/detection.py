@@ -167,6 +167,24 @@ class Nms(Head):
             **texts,
         }
 
+    def doubt(self, values: Values) -> str:
+        """Returns how many boxes are infinite and how many candidates have equal scores, if any."""
+        boxes, scores = (v.astype(np.float32) for v in _detections(values, self.name))
+        infinite = int((~np.isfinite(boxes)).any(-1).sum())
+        columns_of = np.moveaxis(scores, -1, 1).reshape(-1, scores.shape[1])
+        above = [column[column > np.float32(self.score)] for column in columns_of]
+        equal = sum(column.size - np.unique(column).size for column in above)
+        found = [
+            f"{infinite:,} of {boxes.size // 4:,} boxes are infinite" * (infinite > 0),
+            f"{equal:,} of {sum(map(np.size, above)):,} scores equal another" * (equal > 0),
+        ]
+        if not any(found):
+            return ""
+        return (
+            f"nms: {' and '.join(filter(None, found))}, so that rounding decides which boxes stay: "
+            "is the image scaled as in training (to-float), and is the model trained?"
+        )
+
     def _suppressed(self, boxes: Array, order: list[Any]) -> list[int]:
         """Returns the boxes that stay, the best first."""
         kept: list[int] = []

@@ -113,6 +113,10 @@ class Head(Step):
     def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Computes the step in NumPy."""
 
+    def doubt(self, values: Values) -> str:
+        """Returns why rounding decides the results of these arrays, empty if it does not."""
+        return ""
+
 
 def real(size: Any) -> Var:
     """Returns a size, an int or a scalar int64 Var, in float64."""

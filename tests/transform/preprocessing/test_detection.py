@@ -101,6 +101,26 @@ def test_boxes_of_infinite_area_suppress_none() -> None:
     assert found == numpy == scores[0, :3, 0].tolist()
 
 
+def test_what_makes_a_result_doubtful() -> None:
+    boxes, scores = scattered(7, count=5)
+    assert not Nms().doubt({"boxes": boxes, "scores": scores})
+    scores[0, :4, 1] = [0.9, 0.9, 0.9, 0.1]
+    boxes[0, 2, 3] = np.inf
+    above = (scores > np.float32(0.25)).sum()
+    assert (
+        Nms()
+        .doubt({"boxes": boxes, "scores": scores})
+        .startswith(
+            f"nms: 1 of 5 boxes are infinite and 2 of {above} scores equal another, so that rounding"
+        )
+    )
+    assert (
+        Nms(score=0.95)
+        .doubt({"boxes": boxes, "scores": scores})
+        .startswith("nms: 1 of 5 boxes are infinite, so that")
+    )
+
+
 @pytest.mark.parametrize("form", ["yolov8", "yolov5", "yolox"])
 def test_detectors_of_one_output(form: str) -> None:
     """A box with its center at (24, 12), 16 wide and 8 high, and a score of 0.5 for class 1."""
