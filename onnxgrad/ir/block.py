@@ -168,6 +168,20 @@ class BindingBlock:
             self.inputs.append(var)
         self.touch()
 
+    def fix(self, var: Var, tensor: TensorProto) -> None:
+        """Makes an input a constant; before IR version 4, when every initializer is an input as
+        well, one that is its default.
+        """
+        self.note_frame()
+        if var.initializer is None:
+            var.initializer = tensor
+            self.initializers[var.name] = var
+        var.set_constant(tensor)
+        if self.program.ir_version >= 4:
+            self.inputs = [other for other in self.inputs if other is not var]
+            var.is_input = False
+        self.touch()
+
     def let_override(self, var: Var) -> None:
         """Makes an initializer a graph input as well, whose default it is."""
         if var.is_input:

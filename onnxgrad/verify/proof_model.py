@@ -17,7 +17,9 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize, outside
+from onnxgrad.ir.storage.stored_arrays import temporary
 from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, read_without_weights
+from onnxgrad.verify.running.results_in_files import ResultFile
 from onnxgrad.wording import one_line
 
 Model: TypeAlias = "onnx.ModelProto | bytes | str | os.PathLike[str]"
@@ -27,6 +29,13 @@ TWO_GB = 2**31 - 1
 def sendable(payload: bytes | str) -> Any:
     """Returns the payload of `source_of` in a form that a message can carry without a copy."""
     return payload if isinstance(payload, str) else pickle.PickleBuffer(payload)
+
+
+def received(found: dict[str, Any]) -> dict[str, Any]:
+    """Returns the results of a child process; those that it left in files as `StoredArray`, with
+    which their files are removed.
+    """
+    return {n: temporary(*v) if isinstance(v, ResultFile) else v for n, v in found.items()}
 
 
 def source_of(model: Model) -> tuple[str, bytes | str]:

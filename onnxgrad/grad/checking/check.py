@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,15 @@ from onnxgrad.grad.checking.probe import Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
 from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
 from onnxgrad.grad.checking.same_outputs import same_function, same_outputs, whose_fault
-from onnxgrad.grad.checking.vectors import Flat, flat, largest_of, values_of, zero_deltas
+from onnxgrad.grad.checking.vectors import (
+    Flat,
+    flat,
+    largest_of,
+    norm,
+    values_of,
+    vector,
+    zero_deltas,
+)
 from onnxgrad.grad.checking.zero_reasons import explained
 from onnxgrad.grad.checking.zeros import feeds_with_zeros
 from onnxgrad.grad.derivatives.derivative import Derivative
@@ -60,6 +69,8 @@ from onnxgrad.verify.feeds.generate import bound_by, feeds_for
 from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.verify.running.session import close_sessions
+from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import option
 
 # of the seconds that are left, those in which all values are judged
@@ -132,10 +143,11 @@ def _in_turn(
     model: ModelProto,
     feeds: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
+    apart: Path | None = None,
 ) -> dict[str, Any]:
     """Runs the parts in place of `graph`; runs any other model unchanged."""
     if model is not graph:
-        return run(model, feeds, outputs=outputs)
+        return run(model, feeds, outputs=outputs, apart=apart)
     values = dict(feeds)
     for part in parts:
         values |= run(part, {v.name: values[v.name] for v in part.graph.input if v.name in values})
@@ -270,15 +282,17 @@ class _GradientCheck(Check):
         weights = self.weights(rng, base)
         given_all = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
         gradients = self._gradients(feeds, given_all, base)
+        if self.files.folder is not None and self.where in PROVIDERS:
+            close_sessions(self.where)  # they hold weights, and what follows runs in float64
         where = place(reference, self.still(feeds), self.onto(weights), base)
         checks = []
         look = Rounding(self.graph, given_all, found.results, self.source, self.files)
-        norms = (float(np.linalg.norm(flat(g))) for g in gradients.values())
+        norms = (norm(vector(g)) for g in gradients.values())
         largest = max(filter(np.isfinite, norms), default=0.0)
         for name in [*gradients]:
             share = current().left() * _PART_OF_REST / len(gradients)
             where = replace(where, until=time.monotonic() + share)
-            g, size = flat(gradients.pop(name)), largest_of(base[name])
+            g, size = vector(gradients.pop(name)), largest_of(base[name])
             lines = [Line(where, probe.deltas[name], v, size) for v in directions(rng, g)]
             check, trials = compare(name, g, base[name], lines, self.limits[name])
             if trials and any(t.off for t in trials):
@@ -293,8 +307,9 @@ class _GradientCheck(Check):
         found, weights = self.found, motion.weights
         given = {**motion.feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
         wanted = {n: found.results[n] for n in motion.moves}
-        results = motion.run(self.graph, given, outputs=list(wanted.values()))
-        gradients = {n: flat(results[out]) for n, out in wanted.items()}
+        outputs, apart = list(wanted.values()), self.files.folder
+        results = motion.run(self.graph, given, outputs=outputs, apart=apart)
+        gradients = {n: vector(results[out]) for n, out in wanted.items()}
         return along_gradients(self.onto(weights), gradients, motion.moves)
 
     def _in_float64(
@@ -313,7 +328,7 @@ class _GradientCheck(Check):
         shown = [t for t in found.targets if any(v.name == t for v in found.program.main.outputs)]
         try:
             wanted = [*found.results.values(), *shown, *self.shared]
-            results = self.run(self.graph, given, outputs=wanted)
+            results = self.run(self.graph, given, outputs=wanted, apart=self.files.folder)
             own = self.run(self.source, feeds, outputs=self.shared) if self.shared else {}
         except RunFailed as error:
             raise whose_fault(error, lambda: self.run(self.source, feeds)) from error

@@ -178,7 +178,8 @@ class _ProductCheck(Check):
 
     def _products(self, motion: Motion) -> dict[str, dict[str, Flat]]:
         """Returns J v by value and target; only that value moves."""
-        run, feeds, directions = motion.run, motion.feeds, motion.moves
+        run, feeds = motion.run, motion.feeds
+        directions = {n: flat(v) for n, v in motion.moves.items()}
         made = self.found
         if made.kind == "jacobian":
             found = run(self.graph, feeds, outputs=list(made.results.values()))

@@ -12,7 +12,8 @@ import numpy as np
 
 from onnxgrad.grad.checking.line import QUICK, STEP, Line, Slope, no_slope_beside, smooth_elements
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
-from onnxgrad.grad.checking.vectors import Flat, Mask, flat
+from onnxgrad.grad.checking.vectors import Flat, Mask, Vector, flat, is_finite, norm, total
+from onnxgrad.ir.storage.lazy_arrays import LazyArray, drawn
 from onnxgrad.wording import counted
 
 DIRECTIONS = 4
@@ -73,30 +74,37 @@ class Trial:
         return found if np.isfinite(found) else float("inf")
 
 
-def directions(rng: np.random.Generator, g: Flat) -> list[Flat | Callable[[], Flat]]:
+def directions(rng: np.random.Generator, g: Vector) -> list[Vector | Callable[[], Vector]]:
     """Returns the direction of the gradient, along which a wrong factor shows at once, and random
     directions; a single one for a single element. Directions of a large value are functions that
     compute them, to be called in this order first: together they would take ten times its memory.
     """
-    norm = float(np.linalg.norm(g))
-    has_norm = norm > 0 and np.isfinite(norm)
+    size = norm(g)
+    has_size = size > 0 and np.isfinite(size)
     if g.size > _LARGE:
-        later = [_Drawn(rng, g.shape) for _ in range(DIRECTIONS)]
-        return [lambda: g / norm, *later] if has_norm else [*later]
-    drawn = [np.asarray(rng.standard_normal(g.shape)) for _ in range(DIRECTIONS)]
-    along = [g / norm] if has_norm else []
-    return [*(along or drawn[:1])] if g.size == 1 else [*along, *drawn]
+        later = [_Drawn(rng, g) for _ in range(DIRECTIONS)]
+        return [lambda: g / size, *later] if has_size else [*later]
+    random = [np.asarray(rng.standard_normal(g.shape)) for _ in range(DIRECTIONS)]
+    along = [g / size] if has_size else []
+    return [*(along or random[:1])] if g.size == 1 else [*along, *random]
 
 
 class _Drawn:
-    """A random direction: the same one at every call, drawn from `rng` at the first."""
+    """A random direction: the same one at every call, drawn from `rng` at the first. It is lazy if
+    the gradient is.
+    """
 
-    def __init__(self, rng: np.random.Generator, shape: tuple[int, ...]) -> None:
-        self._rng, self._shape = rng, shape
+    def __init__(self, rng: np.random.Generator, g: Vector) -> None:
+        self._rng, self._shape = rng, g.shape
+        self._like = g if isinstance(g, LazyArray) else None
         self._state: Any = None
+        self._lazy: LazyArray | None = None
 
-    def __call__(self) -> Flat:
+    def __call__(self) -> Vector:
         rng = self._rng
+        if self._like is not None:
+            self._lazy = self._lazy or drawn(rng, "standard_normal", like=self._like)
+            return self._lazy
         if self._state is None:
             self._state = rng.bit_generator.state
         else:
@@ -106,13 +114,13 @@ class _Drawn:
 
 
 def compare(
-    name: str, g: Flat, values: Any, lines: Sequence[Line], limit: float
+    name: str, g: Vector, values: Any, lines: Sequence[Line], limit: float
 ) -> tuple[ValueCheck, list[Trial]]:
     """Compares the gradient `g` of `values` with differences along the lines, on the scale of the
     value's own gradient. Elements on a kink are not moved.
     """
-    if not np.isfinite(g).all():
-        return _not_finite(name, g, lines[0], limit), []
+    if not is_finite(g):
+        return _not_finite(name, flat(g), lines[0], limit), []
     trials = _tried(g, lines, limit)
     if len(trials) < len(lines):  # no time for kinks either
         check = verdict(name, trials, limit)
@@ -121,7 +129,7 @@ def compare(
     kinked = next((t for t in trials if t.kinked), None)
     if kinked is None or any(t.off for t in trials):
         return verdict(name, trials, limit), trials
-    return _beside_kinks(name, g, values, kinked, trials)
+    return _beside_kinks(name, flat(g), values, kinked, trials)
 
 
 def verdict(name: str, trials: Sequence[Trial], limit: float) -> ValueCheck:
@@ -142,7 +150,7 @@ def on_one_scale(trials: Sequence[Trial]) -> list[Trial]:
     return [replace(t, size=max(t.size, scale)) for t in trials]
 
 
-def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
+def _tried(g: Vector, lines: Sequence[Line], limit: float) -> list[Trial]:
     """Returns the trials on the scale of the gradient or of the differences, whichever is
     larger.
     """
@@ -155,15 +163,15 @@ def _tried(g: Flat, lines: Sequence[Line], limit: float) -> list[Trial]:
     return on_one_scale(found)
 
 
-def _trial(g: Flat, line: Line, limit: float, first: Trial | None) -> Trial:
+def _trial(g: Vector, line: Line, limit: float, first: Trial | None) -> Trial:
     """Returns <g, v> and the slope: from one difference if that agrees or is only rounding, else
     from as many as needed.
 
     The first line of a value takes differences to both sides, the others to one side. They also
     take both sides if the first line needed a larger step, or if no step showed its slope.
     """
-    got = float(np.sum(g * line.direction))
-    size = max(float(np.linalg.norm(g)), NO_SIZE)
+    got = total(g * line.direction)
+    size = max(norm(g), NO_SIZE)
     lost = first is not None and first.lost
     h, both_sides = line.step * QUICK / STEP, False
     if first is None:
@@ -187,7 +195,7 @@ def _not_finite(name: str, g: Flat, line: Line, limit: float) -> ValueCheck:
     what = "all NaN" if np.isnan(g).all() else "NaN" if np.isnan(g).any() else "infinite"
     why = f"the gradient is {what}"
     why += " and the differences are not finite" if both else ""
-    got = float(np.sum(g * line.direction))
+    got = total(g * line.direction)
     return ValueCheck(name, got, difference, float("inf"), not both, why, tolerance=limit)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -188,9 +189,15 @@ class FurtherInputs:
         return self.ended
 
     def _counting(
-        self, model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
+        self,
+        model: ModelProto,
+        feeds: Mapping[str, Any],
+        outputs: Sequence[str] | None = None,
+        apart: Path | None = None,
     ) -> dict[str, Any]:
-        return self.exact.run(feeds, outputs=outputs, seconds=self._left(), count=self.count)
+        return self.exact.run(
+            feeds, outputs=outputs, seconds=self._left(), count=self.count, apart=apart
+        )
 
     def _count(self, feeds: Mapping[str, Any]) -> None:
         """Adds a run to the coverage."""

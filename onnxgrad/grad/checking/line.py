@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxgrad.errors import Unsupported
 from onnxgrad.grad.checking.report import TOO_SMALL
-from onnxgrad.grad.checking.vectors import Flat, Mask, flat, shaped
+from onnxgrad.grad.checking.vectors import Flat, Mask, Vector, flat, shaped
 from onnxgrad.verify.reference.client import Float64
 
 STEP = 1e-5
@@ -132,15 +132,15 @@ class Line:
     """
 
     def __init__(
-        self, at: Place, delta: str, direction: Flat | Callable[[], Flat], size: float
+        self, at: Place, delta: str, direction: Vector | Callable[[], Vector], size: float
     ) -> None:
         self.at, self.delta, self.size = at, delta, size
         self._direction = direction
-        self._computed: Flat | None = None
+        self._computed: Vector | None = None
         self._known: dict[float, Mapping[str, Any]] = {0.0: at.base}
 
     @property
-    def direction(self) -> Flat:
+    def direction(self) -> Vector:
         """The direction, kept until `release`."""
         if not callable(self._direction):
             return self._direction
@@ -242,7 +242,7 @@ class Line:
         """Returns the line along which only these elements move."""
         if elements.all():
             return self
-        return Line(self.at, self.delta, np.where(elements, self.direction, 0.0), self.size)
+        return Line(self.at, self.delta, np.where(elements, flat(self.direction), 0.0), self.size)
 
     def alone(self, element: int) -> Line:
         """Returns the line along which only one element moves."""
@@ -263,7 +263,7 @@ class Line:
 class JointLine(Line):
     """The line along which several values move at once: `moves` has the direction of each delta."""
 
-    def __init__(self, at: Place, moves: Mapping[str, Flat]) -> None:
+    def __init__(self, at: Place, moves: Mapping[str, Vector]) -> None:
         super().__init__(at, "", np.zeros(()), 0.0)
         self.moves = moves
 

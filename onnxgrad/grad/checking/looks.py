@@ -21,9 +21,25 @@ from onnxgrad.grad.checking.line import STEP, UNIT, JointLine, Line, Place, Slop
 from onnxgrad.grad.checking.probe import Probe, Run
 from onnxgrad.grad.checking.report import ValueCheck
 from onnxgrad.grad.checking.rounding import constants_shifted
-from onnxgrad.grad.checking.vectors import Flat, flat, flat_shape, largest_of, values_of
+from onnxgrad.grad.checking.vectors import (
+    Flat,
+    Vector,
+    flat,
+    flat_shape,
+    largest_of,
+    norm,
+    total,
+    values_of,
+)
 from onnxgrad.grad.derivatives.derivative import Derivative
 from onnxgrad.grad.differentiation import Gradient
+from onnxgrad.ir.storage.lazy_arrays import (
+    LazyArray,
+    drawn,
+    elementwise,
+    finite_sizes,
+    lowered,
+)
 from onnxgrad.ir.storage.shared_weights import Files
 from onnxgrad.ir.storage.stored_arrays import StoredArray
 from onnxgrad.verify.reference.client import Float64
@@ -50,10 +66,10 @@ class Directional:
     """
 
     weights: Mapping[str, Flat]
-    moves: Mapping[str, Flat]
+    moves: Mapping[str, Vector]
     slopes: Mapping[str, float]
     sizes: Mapping[str, float]
-    gradients: Mapping[str, Flat] = field(default_factory=dict)
+    gradients: Mapping[str, Vector] = field(default_factory=dict)
 
     def balanced(self, part: float) -> Directional:
         """Returns the derivatives along directions in which elements of large gradients move less:
@@ -63,7 +79,7 @@ class Directional:
         found = along_gradients(self.weights, self.gradients, {**self.moves, **moves})
         sizes = found.sizes if moves else self.sizes
         slopes = found.slopes if moves else self.slopes
-        each = _parts(np.array(list(sizes.values())), part)
+        each = flat(_parts(np.array(list(sizes.values())), part))
         parts = dict(zip(sizes, each.tolist(), strict=True))
         return Directional(
             self.weights,
@@ -75,26 +91,30 @@ class Directional:
 
 
 def along_gradients(
-    weights: Mapping[str, Flat], gradients: Mapping[str, Flat], moves: Mapping[str, Flat]
+    weights: Mapping[str, Flat], gradients: Mapping[str, Vector], moves: Mapping[str, Vector]
 ) -> Directional:
     """Returns the derivatives along `moves` by the gradients."""
     products = {n: g * moves[n] for n, g in gradients.items()}
     return Directional(
         weights,
         moves,
-        {n: float(np.sum(p)) for n, p in products.items()},
-        {n: float(np.linalg.norm(p)) for n, p in products.items()},
+        {n: total(p) for n, p in products.items()},
+        {n: norm(p) for n, p in products.items()},
         gradients,
     )
 
 
-def _parts(g: Flat, part: float) -> Flat:
+def _parts(g: Vector, part: float) -> Vector:
     """Returns factors that bring large elements to `part` of the largest one, or to the smallest
     one that is not 0.
     """
-    sizes = np.where(np.isfinite(g), np.abs(g), 0.0)
-    floor = max(part * float(sizes.max(initial=0.0)), float(sizes[sizes > 0].min(initial=np.inf)))
-    return np.where(sizes > floor, floor / np.maximum(sizes, NO_SIZE), 1.0)
+    largest, least = 0.0, np.inf
+    for block in (b for _, _, b in g.blocks()) if isinstance(g, LazyArray) else [g]:
+        sizes = finite_sizes(block)
+        largest = max(largest, float(sizes.max(initial=0.0)))
+        least = min(least, float(sizes[sizes > 0].min(initial=np.inf)))
+    floor = max(part * largest, least)
+    return elementwise(lowered, g, floor) if isinstance(g, LazyArray) else lowered(g, floor)
 
 
 @dataclass(frozen=True)
@@ -106,7 +126,7 @@ class Motion:
     run: Run
     feeds: Mapping[str, Any]
     weights: Mapping[str, Flat]
-    moves: Mapping[str, Flat]
+    moves: Mapping[str, Vector]
 
 
 @dataclass
@@ -161,7 +181,7 @@ class Checked(ABC):
         feeds: Mapping[str, Any],
         base: Mapping[str, Any],
         seed: int,
-        moves: Mapping[str, Flat] | None = None,
+        moves: Mapping[str, Vector] | None = None,
         names: Collection[str] | None = None,
     ) -> Directional:
         """Returns the derivatives at the feeds, computed by `run`, along `moves` or along random
@@ -171,10 +191,16 @@ class Checked(ABC):
         rng = np.random.default_rng(seed)
         weights = self.weights(rng, base)
         moves = moves or {
-            n: np.asarray(rng.standard_normal(flat_shape(base[n])))
+            n: self._direction(rng, n, base[n])
             for n in (self.found.values if names is None else names)
         }
         return self.derivatives(Motion(run, feeds, weights, moves))
+
+    def _direction(self, rng: np.random.Generator, name: str, value: Any) -> Vector:
+        """Draws the direction of a value; a lazy one if its gradient stays in a file as well."""
+        if name in self.stored and self.found.kind == "gradient":
+            return drawn(rng, "standard_normal", like=self.stored[name])
+        return np.asarray(rng.standard_normal(flat_shape(value)))
 
     def onto(self, weights: Mapping[str, Flat]) -> dict[str, Flat]:
         """Returns the weights of the probe's targets."""
@@ -243,7 +269,7 @@ class Look:
         for part in _PARTS_OF_LARGEST:
             found = self.found.balanced(part)
             least = _ROOM * self.cheap.noise / STEP / (_PART_OF_TOLERANCE * limit)
-            if _norm(found.sizes[n] for n in names) > least:
+            if _length(found.sizes[n] for n in names) > least:
                 self.found = found
                 break
         deltas = self.check.probe.deltas
@@ -251,7 +277,7 @@ class Look:
         trial = self._trial(
             lambda at: JointLine(at, moves),
             lambda found: sum(found.slopes[n] for n in names),
-            _norm(self.found.sizes[n] for n in names),
+            _length(self.found.sizes[n] for n in names),
             limit,
         )
         if trial.off or (trial.kinked and 1 < len(names) <= _FEW):
@@ -313,8 +339,8 @@ class Look:
     def _rounded(self) -> list[Directional]:
         options: Any = {"jitter": UNIT, "everywhere": True}
         return [
-            self._again(lambda m, f, outputs=None, seed=seed: self.exact.run(
-                f, outputs=outputs, seed=seed, **options
+            self._again(lambda m, f, outputs=None, apart=None, seed=seed: self.exact.run(
+                f, outputs=outputs, apart=apart, seed=seed, **options
             ))
             for seed in range(_TRIALS)
         ]  # fmt: skip
@@ -326,8 +352,11 @@ class Look:
             shifted = constants_shifted(check.graph, check.source, seed, check.files)
             if shifted is not None:
                 model = Float64(check.files.runnable(shifted))
-                run = lambda m, f, outputs=None, by=model: by.run(f, outputs=outputs)  # noqa: E731
-                found.append(self._again(run))
+                found.append(self._again(
+                    lambda m, f, outputs=None, apart=None, by=model: by.run(
+                        f, outputs=outputs, apart=apart
+                    )
+                ))  # fmt: skip
         return found
 
     def _again(self, run: Run) -> Directional:
@@ -335,7 +364,7 @@ class Look:
         return self.check.along(run, self.feeds, self.base, self.seed, self.found.moves)
 
 
-def _norm(sizes: Iterable[float]) -> float:
+def _length(sizes: Iterable[float]) -> float:
     return float(np.sqrt(sum(size * size for size in sizes)))
 
 

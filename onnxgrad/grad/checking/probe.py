@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import onnx
@@ -103,10 +104,16 @@ def _read_instead(old: Var, new: Var, users: Iterable[Binding] | None = None) ->
 
 
 class Run(Protocol):
-    """Runs a model on feeds. Raises RunFailed, or Unsupported if the reference runs it."""
+    """Runs a model on feeds. `apart`: a folder; large floats stay in files there. Raises
+    RunFailed, or Unsupported if the reference runs it.
+    """
 
     def __call__(
-        self, model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
+        self,
+        model: ModelProto,
+        feeds: Mapping[str, Any],
+        outputs: Sequence[str] | None = None,
+        apart: Path | None = None,
     ) -> dict[str, Any]: ...
 
 
@@ -128,7 +135,10 @@ def runner(files: Files, model: ModelProto, provider: str, threads: int = 1) -> 
     as_written = any(node.op_type in _QUANTIZED for node in every_node(model.graph.node))
 
     def run(
-        model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None
+        model: ModelProto,
+        feeds: Mapping[str, Any],
+        outputs: Sequence[str] | None = None,
+        apart: Path | None = None,
     ) -> dict[str, Any]:
         source = files.runnable(model)
         keep = CACHED_SESSIONS if files.folder is None else 1  # each one holds the weights
@@ -136,7 +146,7 @@ def runner(files: Files, model: ModelProto, provider: str, threads: int = 1) -> 
             open_session(source, provider=provider, threads=threads, keep=keep)
         return onnxruntime.run(
             source, feeds, outputs=outputs, provider=provider, threads=threads,
-            optimize=not as_written, keep=keep,
+            optimize=not as_written, keep=keep, apart=apart,
         )  # fmt: skip
 
     return run, provider
@@ -147,8 +157,9 @@ def _in_float64(
     model: ModelProto,
     feeds: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
+    apart: Path | None = None,
 ) -> dict[str, Any]:
-    return Float64(files.runnable(model)).run(feeds, outputs=outputs)
+    return Float64(files.runnable(model)).run(feeds, outputs=outputs, apart=apart)
 
 
 _QUANTIZED = {"QuantizeLinear", "DequantizeLinear"}

@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from onnxgrad.errors import Unsupported
 from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
-from onnxgrad.grad.checking.vectors import Flat, flat
+from onnxgrad.grad.checking.vectors import Vector, norm, total, vector
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
@@ -77,7 +77,7 @@ class Rounding:
         return Float64(self.files.runnable(self.graph))
 
     def look(
-        self, check: ValueCheck, trials: Sequence[Trial], g: Flat, dtype: int, largest: float
+        self, check: ValueCheck, trials: Sequence[Trial], g: Vector, dtype: int, largest: float
     ) -> ValueCheck:
         """Returns the check of a value that is off: with the error in float64 if rounding explains
         the error in onnxruntime, else unchanged.
@@ -90,20 +90,22 @@ class Rounding:
             self.exact, self._shifted = None, None
             self._rounded.clear()
         try:
-            self.exact = self.exact or self.reference.run(self.given, outputs=self._wanted)
+            self.exact = self.exact or self._run(self.reference)
             self.rounded(UNITS[dtype])
         except Unsupported:
-            small = float(np.linalg.norm(g)) < _FLOOR * largest
+            small = norm(g) < _FLOOR * largest
             return _small(check) if small and _near(trials, _FLOOR * largest) else check
         return self.judge(check, trials, dtype)
+
+    def _run(self, reference: Float64, **options: Any) -> Mapping[str, Any]:
+        apart = self.files.folder
+        return reference.run(self.given, outputs=self._wanted, apart=apart, **options)
 
     def rounded(self, jitter: float) -> list[Mapping[str, Any]]:
         """Returns the gradients if every step rounds at random, by so much of its result."""
         if jitter not in self._rounded:
             self._rounded[jitter] = [
-                self.reference.run(
-                    self.given, outputs=self._wanted, jitter=jitter, deployed=True, seed=i
-                )
+                self._run(self.reference, jitter=jitter, deployed=True, seed=i)
                 for i in range(_TRIALS)
             ]
         return self._rounded[jitter]
@@ -115,28 +117,26 @@ class Rounding:
                 constants_shifted(self.graph, self.source, i, self.files) for i in range(_TRIALS)
             )
             self._shifted = [
-                Float64(self.files.runnable(model)).run(self.given, outputs=self._wanted)
-                for model in shifted
-                if model
+                self._run(Float64(self.files.runnable(model))) for model in shifted if model
             ]
         return self._shifted
 
     def judge(self, check: ValueCheck, trials: Sequence[Trial], dtype: int) -> ValueCheck:
         """Returns the check as `look` does, from the results of `_run`."""
         name = self.adjoints[check.name]
-        exact = flat((self.exact or {})[name])
-        size = max(float(np.linalg.norm(exact)), NO_SIZE)
-        gots = [float(np.sum(exact * t.line.direction)) for t in trials]
+        exact = vector((self.exact or {})[name])
+        size = max(norm(exact), NO_SIZE)
+        gots = [total(exact * t.line.direction) for t in trials]
 
         def effect(jitter: float) -> float:
             # the norm covers all directions: along a single one, rounding errors may cancel
-            return max(float(np.linalg.norm(flat(r[name]) - exact)) for r in self.rounded(jitter))
+            return max(norm(vector(r[name]) - exact) for r in self.rounded(jitter))
 
         noise = _NOISES * effect(UNITS[dtype])
         closer = [replace(t, got=g, limit=t.limit / 10, size=size) for t, g in zip(trials, gots)]
         again = on_one_scale([_looked_at_closely(t) for t in closer])
         if any(t.off for t in again):
-            moved = [float(np.linalg.norm(flat(r[name]) - exact)) for r in self.shifted()]
+            moved = [norm(vector(r[name]) - exact) for r in self.shifted()]
             more = _CONSTANTS * max(moved, default=0.0) / size
             again = [replace(t, limit=t.limit + more) for t in again]
 

@@ -23,7 +23,7 @@ def same_function(target: str, value: Any, expected: Any, limit: float) -> None:
     """Raises NotProved if onnxruntime and the reference compute different values of a target:
     differences of the one then say nothing about gradients of the other.
     """
-    a, b = np.asarray(value).astype(np.float64), np.asarray(expected).astype(np.float64)
+    a, b = flat(value), flat(expected)
     size = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
     if a.shape == b.shape:
         off = float(np.abs((a - b)[np.isfinite(a) & np.isfinite(b)]).max(initial=0.0))

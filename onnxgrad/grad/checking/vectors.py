@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
@@ -11,20 +12,22 @@ from onnx import ModelProto, ValueInfoProto
 from onnxgrad.grad.sequences import element_type, map_elements
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.ir.storage.lazy_arrays import LazyArray
 from onnxgrad.ir.storage.shared_weights import Files
-from onnxgrad.ir.storage.stored_arrays import StoredArray
 from onnxgrad.ir.types import SequenceType
 from onnxgrad.ir.var import Var
 from onnxgrad.verify.reference.client import Float64
 
 Flat = np.ndarray[Any, Any]
+# an array that may be too large to hold in float64
+Vector: TypeAlias = "Flat | LazyArray"
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def flat(value: Any) -> Flat:
     """Returns a tensor in float64 with its shape, or a sequence as one float64 vector."""
-    if isinstance(value, StoredArray):
-        return value.wide()
+    if isinstance(value, LazyArray):
+        return np.asarray(value.wide())
     if isinstance(value, list):
         return np.concatenate(
             [np.zeros(0), *(np.asarray(v).astype(np.float64).ravel() for v in value)]
@@ -33,26 +36,52 @@ def flat(value: Any) -> Flat:
 
 
 def flat_shape(value: Any) -> tuple[int, ...]:
-    """Returns the shape of `flat`; an array that lies in a file is not read."""
-    return value.shape if isinstance(value, StoredArray) else flat(value).shape
+    """Returns the shape of `flat`; a lazy array is not computed."""
+    return value.shape if isinstance(value, LazyArray) else flat(value).shape
+
+
+def vector(value: Any) -> Vector:
+    """Returns `flat`, or a lazy array unchanged."""
+    return value if isinstance(value, LazyArray) else flat(value)
+
+
+def total(v: Vector) -> float:
+    """Returns the sum of the elements."""
+    if isinstance(v, LazyArray):
+        return math.fsum(float(np.sum(block)) for _, _, block in v.blocks())
+    return float(np.sum(v))
+
+
+def norm(v: Vector) -> float:
+    """Returns the root of the sum of the squares of the elements."""
+    if isinstance(v, LazyArray):
+        return math.sqrt(math.fsum(float(np.linalg.norm(b)) ** 2 for _, _, b in v.blocks()))
+    return float(np.linalg.norm(v))
+
+
+def is_finite(v: Vector) -> bool:
+    """Whether all elements are finite."""
+    blocks = (b for _, _, b in v.blocks()) if isinstance(v, LazyArray) else [v]
+    return all(bool(np.isfinite(block).all()) for block in blocks)
 
 
 def largest_of(value: Any) -> float:
     """Returns the magnitude of the largest element."""
-    found = flat(value)
-    return float(max(found.max(initial=0.0), -found.min(initial=0.0)))
+    found = vector(value)
+    blocks = (b for _, _, b in found.blocks()) if isinstance(found, LazyArray) else [found]
+    return float(max((max(b.max(initial=0.0), -b.min(initial=0.0)) for b in blocks), default=0.0))
 
 
-def shaped(vector: Flat, like: Any) -> Any:
+def shaped(moved: Vector, like: Any) -> Any:
     """Splits a vector into a sequence shaped as `like`; returns it unchanged if that is a
     tensor.
     """
-    if not isinstance(like, list):
-        return vector
+    if not isinstance(like, list) or isinstance(moved, LazyArray):
+        return moved
     ends = np.cumsum([np.size(v) for v in like])
     return [
         part.reshape(np.shape(v))
-        for part, v in zip(np.split(vector, ends[:-1]) if like else [], like)
+        for part, v in zip(np.split(moved, ends[:-1]) if like else [], like)
     ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import os
+import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.external_data import checked_place
+from onnxgrad.ir.storage.lazy_arrays import LazyArray, spans
 from onnxgrad.ir.types import Array
 
 # the types of tensors that stay in files: little-endian, as ONNX writes them
@@ -23,66 +26,48 @@ _DTYPES: dict[int, str] = {
     TensorProto.DOUBLE: "<f8",
     TensorProto.BFLOAT16: "bfloat16",
 }
-_BLOCK = 1 << 19  # elements that are read at once
 
 
-@dataclass(frozen=True)
-class StoredArray:
+@dataclass(frozen=True, kw_only=True)
+class StoredArray(LazyArray):
     """An array of floats in a file. `dtype` is numpy's name, or "bfloat16". `transposed`: a matrix
-    whose transpose lies there. Another process may read it as well.
+    whose transpose lies there.
     """
 
     path: str
     offset: int
-    shape: tuple[int, ...]
     dtype: str
-    transposed: bool = False
-
-    @property
-    def T(self) -> StoredArray:
-        """The transpose of a matrix."""
-        return replace(self, shape=self.shape[::-1], transposed=not self.transposed)
 
     def blocks(self) -> Iterator[tuple[int, int, Array]]:
-        """Yields the first and the last place of some rows, and these in float64; of columns if it
-        is transposed. The next block overwrites them. Raises InputError if the file has become
-        shorter.
-        """
-        count, *others = self.shape[::-1] if self.transposed else self.shape or (1,)
-        row, kind = math.prod(others), _dtype(self.dtype)
-        step = max(1, min(count, _BLOCK // max(row, 1)))
-        data, wide = np.empty((step, row), kind), np.empty((step, row))
+        """Yields blocks as `LazyArray.blocks`. Raises InputError if the file has become shorter."""
+        lying, kind = self.lying, _dtype(self.dtype)
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.offset)
-            for start in range(0, count, step):
-                end = min(count, start + step)
+            for start, end in spans(lying):
+                shape = (end - start, *lying[1:])
+                if not start:
+                    data, wide = np.empty(shape, kind), np.empty(shape)
                 _fill(file, data[: end - start])
                 block = wide[: end - start]
                 np.copyto(block, data[: end - start], casting="unsafe")
-                shaped = block.reshape(end - start, *others)
-                yield start, end, shaped.T if self.transposed else shaped
-
-    def wide(self) -> Array:
-        """Returns the array in float64."""
-        made = np.empty(self.shape or (1,))
-        by_rows = made.T if self.transposed else made
-        for start, end, block in self.blocks():
-            by_rows[start:end] = block.T if self.transposed else block
-        return made.reshape(self.shape)
-
-    def plus(self, added: Array) -> Array:
-        """Returns the array plus one of the same shape, in float64."""
-        made = np.empty(self.shape)
-        for start, end, block in self.blocks():
-            at = (slice(None), slice(start, end)) if self.transposed else slice(start, end)
-            np.add(block, added[at], out=made[at])
-        return made
+                yield start, end, block.T if self.transposed else block
 
     def rows(self, positions: np.ndarray[Any, Any]) -> Array:
         """Returns these rows along the first axis in float64; the others are not read."""
-        shape = self.shape[::-1] if self.transposed else self.shape
-        lying = np.memmap(self.path, _dtype(self.dtype), "r", self.offset, shape)
+        lying = np.memmap(self.path, _dtype(self.dtype), "r", self.offset, self.lying)
         return np.take(lying.T if self.transposed else lying, positions, axis=0).astype(np.float64)
+
+
+def temporary(path: str, shape: tuple[int, ...], dtype: str) -> StoredArray:
+    """Returns the array that fills a file. The file is removed with the array."""
+    made = StoredArray(path=path, offset=0, shape=shape, dtype=dtype)
+    weakref.finalize(made, _remove, path)
+    return made
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):  # its folder may have been removed
+        os.unlink(path)
 
 
 def _fill(file: Any, data: Array) -> None:
@@ -109,4 +94,6 @@ def stored(tensor: TensorProto, folder: Path) -> StoredArray:
     `external_data.internalize`.
     """
     path, offset = checked_place(tensor, folder)
-    return StoredArray(str(path), offset, tuple(tensor.dims), _DTYPES[tensor.data_type])
+    return StoredArray(
+        path=str(path), offset=offset, shape=tuple(tensor.dims), dtype=_DTYPES[tensor.data_type]
+    )

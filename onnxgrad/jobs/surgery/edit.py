@@ -304,15 +304,7 @@ def _fill(proto: ModelProto, name: str, value: Fill) -> None:
 def _bind(program: Program, name: str, array: Array) -> None:
     block = program.main
     (v,) = [v for v in block.inputs if v.name == name]
-    tensor = tensor_of(np.ascontiguousarray(array).reshape(array.shape), name)
-    if v.initializer is None:
-        v.initializer = tensor
-        block.initializers[name] = v
-    v.set_constant(tensor)
-    if program.ir_version >= 4:  # before IR version 4, initializers are also inputs
-        block.inputs = [other for other in block.inputs if other is not v]
-        v.is_input = False
-    block.touch()
+    block.fix(v, tensor_of(np.ascontiguousarray(array).reshape(array.shape), name))
 
 
 def _replace_weights(program: Program, changes: Changes) -> None:

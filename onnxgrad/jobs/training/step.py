@@ -4,8 +4,9 @@ and checks its gradient.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,13 +16,17 @@ import numpy as np
 from onnxgrad.grad import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.weights.repairs import Ties
-from onnxgrad.ir.load import ModelLike, bring_inside
+from onnxgrad.ir.load import ModelLike, bring_inside, load_own
 from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import sharing
+from onnxgrad.ir.storage.weights_in_file import LARGE, LARGE_FILE
 from onnxgrad.jobs.gradients import spread
 from onnxgrad.jobs.training.step_declarations import StepOptions, TrainStepOptions
 from onnxgrad.named_options import read
-from onnxgrad.train.array_files import on_disk
+from onnxgrad.train.array_files import OnDisk, on_disk
 from onnxgrad.train.initialization import INITIALIZATIONS
 from onnxgrad.train.modes import Modes
 from onnxgrad.train.optimizers import OPTIMIZERS, AdamW
@@ -37,7 +42,7 @@ T = TypeVar("T")
 
 def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False) -> TrainingStep:
     """Returns the training step of a model. in_place: large frozen weights of a model file stay in
-    the file. Otherwise large initial values move to a temporary file. Raises InputError.
+    the file. Large initial values move to a temporary file. Raises InputError.
     """
     average, scale = average_of(options.average), options.loss_scale
     if isinstance(scale, (str, float)):
@@ -57,9 +62,7 @@ def make_step(model: ModelLike, options: StepOptions, *, in_place: bool = False)
         init=_object(options.init, INITIALIZATIONS, "initialisation"),
     )  # fmt: skip
     given = settled(model)
-    if in_place:
-        return step
-    if isinstance(given, (str, os.PathLike)):
+    if isinstance(given, (str, os.PathLike)) and not in_place:
         bring_inside(Path(given), step.train, step.evaluation)
     # the caller may hold the step while it trains
     return replace(step, initial=on_disk(step.initial))
@@ -85,15 +88,37 @@ def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
     given: Any = options.inputs  # files
     if given is not None:
         values |= dict(load_inputs(given, to_proto(program)))
-    return check_gradient(
-        program,
-        spread(names),
-        manifest.loss,
-        seed=options.seed,
-        inputs=values,
-        stop=[v.name for v in program.main.vars() if v.name in step.stops],
-        provider=options.provider,
-        dims=options.dims,
-        form=options.form,
-        asked=False,  # a sample of the weights
-    )
+    with _in_files(program, values) as program:
+        if isinstance(step.initial, OnDisk):
+            step.initial.release()
+        return check_gradient(
+            program,
+            spread(names),
+            manifest.loss,
+            seed=options.seed,
+            inputs=values,
+            stop=[v.name for v in program.main.vars() if v.name in step.stops],
+            provider=options.provider,
+            dims=options.dims,
+            form=options.form,
+            asked=False,  # a sample of the weights
+        )
+
+
+@contextlib.contextmanager
+def _in_files(program: Program, values: dict[str, Any]) -> Iterator[Program]:
+    """Yields a program in which large weights among the values of its inputs are constants in a
+    file, as those of a model are, and removes them from `values`; the program itself if they are
+    few.
+    """
+    large = [n for n, v in values.items() if isinstance(v, np.ndarray) and v.nbytes >= LARGE]
+    if sum(values[name].nbytes for name in large) < LARGE_FILE:
+        yield program
+        return
+    bound = load_own(program)
+    for v in [v for v in bound.main.inputs if v.name in large]:
+        bound.main.fix(v, tensor_of(values.pop(v.name), v.name))
+    with sharing() as files:
+        model = files.proto(bound, inside=True)
+        del bound  # holds all of them
+        yield files.load(model)

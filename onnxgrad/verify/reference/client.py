@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import onnx
 
 from onnxgrad.errors import InputError, NodeFailed, OnnxgradError, Unsupported
 from onnxgrad.limits import current
 from onnxgrad.verify.coverage.counters import Goal, Item, Reach
-from onnxgrad.verify.proof_model import TWO_GB, Model, sendable, source_of
+from onnxgrad.verify.proof_model import TWO_GB, Model, received, sendable, source_of
 from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.reference.user_operators import OWN, call_own
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held
-from onnxgrad.verify.values import Feeds, Value
+from onnxgrad.verify.values import Feeds
 
 # seconds for the types of a whole model: real shapes never take longer
 _INFERENCE = 10.0
@@ -52,8 +53,10 @@ class Float64:
         steps: bool = True,
         rounded: Roundings | None = None,
         patience: float = _GRACE,
-    ) -> dict[str, Value]:
-        """Returns the outputs by name, as `Reference.run`.
+        apart: Path | None = None,
+    ) -> dict[str, Any]:
+        """Returns the outputs by name, as `Reference.run`. `apart`: a folder; large floats stay
+        in files there (`StoredArray`).
 
         `outputs`: the names of the wanted outputs. `everywhere`: jitter every result that rounds.
         `deployed`: likewise, by the measured errors of onnxruntime. `count`: the coverage counter
@@ -68,6 +71,7 @@ class Float64:
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere,
                    "deployed": deployed, "count": count, "moved": moved,
                    "steps": steps, "rounded": rounded and (rounded.values, rounded.units),
+                   "folder": None if apart is None else str(apart),
                    }  # fmt: skip
         limit = float("inf") if seconds is None else seconds + patience
         wanted = None if outputs is None else list(outputs)
@@ -84,7 +88,7 @@ class Float64:
                 self._open(child, limit)
             if found is None or found is False:
                 found = ask(feeds, False)
-        return cast("dict[str, Value]", found)
+        return received(found)
 
     def prepare(self, seconds: float) -> None:
         """Compiles the model in the child before its first run. Raises errors as `run`."""

@@ -17,7 +17,7 @@ import onnx
 from onnxgrad.errors import NodeFailed
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import scheduled
-from onnxgrad.ir.storage.stored_arrays import StoredArray
+from onnxgrad.ir.storage.lazy_arrays import LazyArray, drawn, elementwise
 from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
 from onnxgrad.verify.reference.moved_constants import MovedConstants
@@ -57,13 +57,21 @@ class Clock:
         """Returns the result of `op`, perturbed as rounding might change it, or any other value
         unchanged.
         """
-        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+        if isinstance(value, LazyArray) and value.transposed:  # drawn by its own rows
+            value = value.wide()
+        lazy = isinstance(value, LazyArray)
+        if not lazy and (not isinstance(value, np.ndarray) or value.dtype != np.float64):
             return value
         units = self.jittered.get(op, 1.0) if isinstance(self.jittered, Mapping) else 1.0
-        moved = value * (1.0 + units * self.jitter * self.rng.uniform(-1.0, 1.0, value.shape))
+        moved = value * (1.0 + units * self.jitter * self._uniform(value))
         if op in BOUNDED and self.everywhere:
-            moved = moved + self.jitter * self.rng.uniform(-1.0, 1.0, value.shape)
-        return np.asarray(moved)
+            moved = moved + self.jitter * self._uniform(value)
+        return moved if lazy else np.asarray(moved)
+
+    def _uniform(self, like: Any) -> Any:
+        if isinstance(like, LazyArray):
+            return drawn(self.rng, "uniform", -1.0, 1.0, like=like)
+        return self.rng.uniform(-1.0, 1.0, like.shape)
 
 
 Run: TypeAlias = Callable[[Call, Sequence[Any], Clock], "tuple[Any, ...]"]
@@ -307,7 +315,7 @@ def _where(call: Call) -> str:
 
 def _read(value: Any) -> Any:
     """Returns a value with its elements: a weight that stays in its file is read."""
-    return value.wide() if isinstance(value, StoredArray) else value
+    return value.wide() if isinstance(value, LazyArray) else value
 
 
 def _unread(call: Call, operands: Sequence[Any], clock: Clock) -> tuple[Any, ...] | None:
@@ -315,20 +323,19 @@ def _unread(call: Call, operands: Sequence[Any], clock: Clock) -> tuple[Any, ...
     transpose, or a sum with an array or with 0, as differences have it where nothing moves. None
     for any other node.
     """
-    if not operands or not isinstance(operands[0], StoredArray) or call.domain:
+    if not operands or not isinstance(operands[0], LazyArray) or call.domain:
         return None
     weight, others = operands[0], operands[1:]
     if call.op_type == "Identity":
         return (weight,)
     if call.op_type == "Transpose" and len(weight.shape) == 2:
         return (weight if call["perm"] == [0, 1] else weight.T,)
-    if call.op_type == "Add" and not (clock.jitter and "Add" in clock.jittered):
+    if call.op_type == "Add":
         added = others[0]
-        if not isinstance(added, np.ndarray) or added.dtype != np.float64:
-            return None
-        if added.shape == weight.shape and added.ndim:
-            return (weight.plus(added),)
-        return (weight,) if added.shape == () and not added.any() else None
+        array = isinstance(added, np.ndarray) and added.dtype == np.float64
+        if (array or isinstance(added, LazyArray)) and added.shape == weight.shape != ():
+            return (elementwise(np.add, weight, added),)
+        return (weight,) if array and added.shape == () and not added.any() else None
     if call.op_type == "Gather" and not call["axis"] and isinstance(others[0], np.ndarray):
         at = np.where(others[0] < 0, others[0] + weight.shape[0], others[0])
         if not at.size or (at.min() >= 0 and at.max() < weight.shape[0]):
@@ -337,17 +344,16 @@ def _unread(call: Call, operands: Sequence[Any], clock: Clock) -> tuple[Any, ...
 
 
 def _by_blocks(step: Step, operands: Sequence[Any], clock: Clock) -> bool:
-    """Whether a node multiplies by a matrix in a file, which its kernel reads by blocks."""
+    """Whether a node multiplies by a weight in a file, which its kernel reads by blocks."""
     call = step.call
     return (
-        call.op_type in ("MatMul", "Gemm")
+        call.op_type in ("MatMul", "Gemm", "Conv")
         and not call.domain
         and isinstance(operands[0], np.ndarray)
         and operands[0].ndim > 0
-        and isinstance(operands[1], StoredArray)
-        and len(operands[1].shape) == 2
-        and not any(isinstance(value, StoredArray) for value in operands[2:])
-        and not (clock.jitter and clock.everywhere)
+        and isinstance(operands[1], LazyArray)
+        and (len(operands[1].shape) > 2 if call.op_type == "Conv" else len(operands[1].shape) == 2)
+        and not any(isinstance(value, LazyArray) for value in operands[2:])
         and not (clock.counting and step.watch is not None and step.watch.left)
     )
 

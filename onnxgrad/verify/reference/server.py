@@ -22,6 +22,7 @@ from onnxgrad.verify.reference.evaluate import Reference
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, DEPLOYED, ROUNDED
 from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.reference.user_operators import OWN
+from onnxgrad.verify.running.results_in_files import to_files
 
 Ask: TypeAlias = Callable[[str, str, list[Any], dict[str, Any]], list[Any]]
 # float64 weights are large: the original, the candidate, and what differences are taken of
@@ -63,6 +64,7 @@ class References:
         """Returns the `outputs` of `Reference.run`; None if `key` is not open, False if the feeds
         lack inputs that the model does not remember. `everywhere`: jitter moves every result that
         rounds, not only sums. `deployed`: it moves them by the measured errors of onnxruntime.
+        `folder`: large results are files there.
         """
         reference = self._open.get(key)
         if reference is None:
@@ -72,11 +74,13 @@ class References:
             return False
         if options["count"] is not None:
             self._latest = self._counted[key] = options["count"]
+        folder = options.pop("folder", None)
         everywhere, deployed = options.pop("everywhere"), options.pop("deployed")
         if options["rounded"] is not None:
             options["rounded"] = Roundings(*options["rounded"])
         jittered = DEPLOYED if deployed else ROUNDED if everywhere else CONTRACTIONS
-        return reference.run(feeds, jittered=jittered, outputs=outputs, **options)
+        found = reference.run(feeds, jittered=jittered, outputs=outputs, **options)
+        return to_files(found, folder)
 
     def covered(self, key: str, count: object, then: str) -> list[tuple[Any, ...]]:
         """Returns `Reference.covered`; nothing if the model is not open."""

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.verify.running.results_in_files import to_files
+
 CACHED_SESSIONS = 6
 # on a device, each session holds its weights and an arena: keep the two that are compared
 DEVICE_SESSIONS = 2
@@ -71,6 +73,7 @@ class Sessions:
 
     def close_all(self) -> None:
         self._open.clear()
+        _trim()
 
     def open(
         self, key: str, model: bytes | bytearray | str, config: dict[str, Any]
@@ -109,6 +112,8 @@ class Sessions:
         if not on_cpu:
             providers.append(CPU)
         keep = config.get("keep", CACHED_SESSIONS)
+        # of a large model no memory of a run stays for the next
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = not config.get("lean")
         self._drop(key)  # its weights go before they are loaded again
         self._shrink((keep if on_cpu else min(keep, DEVICE_SESSIONS)) - 1)
         session = self._made(model, options, providers, config.get("again", ""))
@@ -156,15 +161,24 @@ class Sessions:
         if self._open.pop(key, None) is not None:
             _trim()
 
-    def run(self, key: str, feeds: dict[str, Any], outputs: list[str] | None) -> dict[str, Any]:
+    def run(
+        self,
+        key: str,
+        feeds: dict[str, Any],
+        outputs: list[str] | None,
+        folder: str | None = None,
+    ) -> dict[str, Any]:
+        """Returns the outputs by name, large ones as files of the `folder`."""
         session = self._used(key)
         types = {o.name: o.type for o in session.get_outputs()}
         names = list(types) if outputs is None else outputs
         run, given = _call(session, names, feeds)
         found = dict(zip(names, run(names, given), strict=True))
         if given is feeds:
-            return {name: _of_width(value, types[name]) for name, value in found.items()}
-        return {name: _from_ort(value) for name, value in found.items()}
+            found = {name: _of_width(value, types[name]) for name, value in found.items()}
+        else:
+            found = {name: _from_ort(value) for name, value in found.items()}
+        return to_files(found, folder)
 
     def _used(self, key: str) -> Any:
         self._open.move_to_end(key)

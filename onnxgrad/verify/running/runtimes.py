@@ -22,6 +22,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _MODULES = (
     "onnxgrad.interpreter",
     "onnxgrad.verify.running.wire",
+    "onnxgrad.verify.running.results_in_files",
     "onnxgrad.verify.running.child_sessions",
     "onnxgrad.verify.running.child_main",
 )

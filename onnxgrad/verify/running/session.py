@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.limits import SECONDS, current
-from onnxgrad.verify.proof_model import Model, sendable, source_of
+from onnxgrad.verify.proof_model import Model, received, sendable, source_of
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held, needs_more_memory
 from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.device_memory import peak_on_device
@@ -142,14 +143,16 @@ class Session:
         outputs: Sequence[str] | None = None,
         timeout: float = SECONDS,
         optional: bool = False,
-    ) -> dict[str, Value]:
+        apart: Path | None = None,
+    ) -> dict[str, Any]:
         """Runs the model once. `feeds`: by input name. Returns the outputs by name: an array
         (ml_dtypes for bfloat16, float8 and 4 bits), a list or None. `optional`: a run that proves
-        nothing if it is cut; its limit is the `courtesy`.
+        nothing if it is cut; its limit is the `courtesy`. `apart`: a folder; large floats stay in
+        files there (`StoredArray`).
 
         Raises InputError if an input is missing or unknown, and RunFailed if onnxruntime fails.
         """
-        if outputs is None and self.known:
+        if outputs is None and apart is None and self.known:
             found = self.known.pop(marks(feeds), None)
             if found is not None:
                 return found[1]
@@ -163,10 +166,11 @@ class Session:
         wanted = None if outputs is None else list(outputs)
         start = time.monotonic()
         timeout = self.courtesy if optional else timeout
-        found = self._ask(timeout, "run", _all_plain(feeds), wanted)
+        folder = None if apart is None else str(apart)
+        found = self._ask(timeout, "run", _all_plain(feeds), wanted, folder)
         if not optional:  # else it would raise the limit of the next
             self._seconds.append(time.monotonic() - start)
-        return cast("dict[str, Value]", found)
+        return received(found)
 
     def time(
         self, feeds: Feeds, count: int, *, timeout: float = SECONDS
@@ -259,7 +263,8 @@ def open_session(
 ) -> Session:
     """Loads a model in the child. `session_options`: onnxruntime's session configuration entries.
     `keep`: how many sessions the child may hold (two on a device). Beyond that, the least recently
-    used session is dropped, and loaded again at its next run. `may_idle`: accept a model of which
+    used session is dropped, and loaded again at its next run. With 1, no memory of a run stays for
+    the next on the CPU. `may_idle`: accept a model of which
     no node runs on the provider. `again`: the model is opened with other threads as well, and
     onnxruntime optimises it only once. `runtime`: in place of the provider.
 
@@ -280,6 +285,7 @@ def open_session(
         "threads": threads,
         "options": dict(session_options),
         "keep": keep,
+        "lean": keep == 1 and provider == "cpu",
         "libraries": list(LIBRARIES),
         "again": digest if again else "",
     }
@@ -395,20 +401,20 @@ def run(
     timeout: float = SECONDS,
     session_options: Mapping[str, str] = {},
     keep: int = CACHED_SESSIONS,
-) -> dict[str, Value]:
-    """Runs a model once in onnxruntime and returns its outputs by name.
+    apart: Path | None = None,
+) -> dict[str, Any]:
+    """Runs a model once in onnxruntime and returns its outputs by name. `apart`: as `Session.run`.
 
     Raises InputError if a provider or an input is missing, and RunFailed if onnxruntime fails,
     crashes or exceeds `timeout` seconds.
     """
-    return run_many(
+    session = open_session(
         model,
-        [feeds],
         provider=provider,
         optimize=optimize,
         threads=threads,
-        outputs=outputs,
-        timeout=timeout,
         session_options=session_options,
+        timeout=timeout,
         keep=keep,
-    )[0]
+    )
+    return session.run(feeds, outputs=outputs, timeout=timeout, apart=apart)

@@ -290,10 +290,14 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_weights, "LARGE_FILE", 1)
 
 
-def test_weights_in_files_are_judged_as_those_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    inside = check_gradient(layers(256), "params", "s")
+@pytest.mark.parametrize("size", [256, 600])
+def test_weights_in_files_are_judged_as_those_in_memory(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Of 600 x 600 numbers, gradients and directions are computed by blocks as well."""
+    inside = check_gradient(layers(size), "params", "s")
     monkeypatch.setattr(shared_weights, "LARGE_FILE", 1)
-    outside = check_gradient(layers(256), "params", "s")
+    outside = check_gradient(layers(size), "params", "s")
     assert [v.name for v in outside.values] == [v.name for v in inside.values]
     assert outside.ok and inside.ok and len(inside.values) == 5
     for a, b in zip(inside.values, outside.values):
@@ -318,8 +322,9 @@ def test_weights_in_files_move_in_groups(on_disk: None, monkeypatch: pytest.Monk
     assert max(map(len, groups)) < 5
 
 
-def test_a_wrong_rule_of_weights_in_files(on_disk: None, wrong_tanh: None) -> None:
-    report = check_gradient(layers(), "params", "s")
+@pytest.mark.parametrize("size", [3, 600])
+def test_a_wrong_rule_of_weights_in_files(on_disk: None, wrong_tanh: None, size: int) -> None:
+    report = check_gradient(layers(size), "params", "s")
     assert not report.ok
     off = {v.name for v in report.values if v.judged and v.error > report.tolerance}
     assert off == {"v"}

@@ -40,6 +40,8 @@ OTHERS = {
     "verify/running/child_main.py": "a pipe of a child",
     "verify/running/child_sessions.py": "a pipe of a child",
     "ir/storage/numpy_files.py": "members of an archive that is written through a `Part`",
+    "verify/running/results_in_files.py": "results in a temporary folder of a proof",
+    "ir/storage/stored_arrays.py": "these results, which are removed",
     "ir/save.py": "`remove`, which asks",
 }
 _WRITERS = re.compile(

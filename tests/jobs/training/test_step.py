@@ -125,3 +125,16 @@ def test_the_check_of_a_step_searches_sizes_that_run(graph: str) -> None:
     numbers = ", ".join(str(i % 7 / 7) for i in range(128 if "Conv" in graph else 16))
     step = onnxgrad.training_step(parse(graph % numbers, opset=17), loss="mse{output=y}")
     assert check_step(step, TrainStepOptions()).ok
+
+
+def test_the_check_of_a_step_with_weights_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large weights are judged as the others, although they are constants in a file."""
+    step = onnxgrad.training_step(MLP, loss="loss")
+    inside = check_step(step, TrainStepOptions())
+    for module in ("onnxgrad.jobs.training.step", "onnxgrad.ir.storage.shared_weights"):
+        monkeypatch.setattr(f"{module}.LARGE", 1)
+        monkeypatch.setattr(f"{module}.LARGE_FILE", 1)
+    outside = check_step(step, TrainStepOptions())
+    assert inside.ok and outside.ok
+    assert [v.name for v in outside.values] == [v.name for v in inside.values]
+    assert all(v.judged for v in outside.values)

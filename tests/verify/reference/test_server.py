@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import NodeFailed
+from onnxgrad.ir.storage import lazy_arrays
 from onnxgrad.ir.storage.stored_arrays import StoredArray
 from onnxgrad.verify.reference import client, server
 from onnxgrad.verify.reference.client import Float64
@@ -112,6 +113,33 @@ def test_weights_stay_in_files(
         assert a.keys() == b.keys() == {"y", "r", "z"}
         for name, value in a.items():
             np.testing.assert_allclose(value, b[name], rtol=1e-11, atol=1e-9)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("bias", ["", ", c"])
+def test_convolutions_by_a_weight_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int, bias: str
+) -> None:
+    monkeypatch.setattr(server, "LARGE_FILE", 1)
+    monkeypatch.setattr(lazy_arrays, "_BLOCK", 10_000)
+    model = parse(
+        "g (float[2,32,6,5] x) => (float[2,M,Y,X] y) {"
+        f" y = Conv <group = {group}, pads = [1, 0, 2, 1], strides = [2, 1]> (x, w{bias}) }}"
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in {"w": (256, 32 // group, 3, 3), "c": (256,)}.items():
+        array = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, tmp_path / "m.onnx")
+    lazy, whole = References(), References()
+    whole.open(lambda *_: [], "m", model.SerializeToString(), [])
+    lazy.open(lambda *_: [], "m", str(tmp_path / "m.onnx"), [])
+    if group == 1:
+        monkeypatch.setattr(StoredArray, "wide", None)  # never read as a whole
+    feeds = {"x": rng.standard_normal((2, 32, 6, 5)).astype(np.float32)}
+    for options in ({}, {"jitter": 1e-7, "everywhere": True}):
+        a, b = (_run(r, "m", None, feeds, **options)["y"] for r in (lazy, whole))
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-9)
 
 
 def test_rows_outside_a_table_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

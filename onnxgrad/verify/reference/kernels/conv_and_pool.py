@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxgrad.ir.storage.lazy_arrays import LazyArray
 from onnxgrad.verify.reference.kernels.linear_and_quantization import product
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
@@ -105,33 +106,39 @@ _FEW = 8
 
 
 @kernel("Conv", why="speed")
-def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
+def conv(call: Call, x: Array, w: Array | LazyArray, bias: Array | None = None) -> Array:
     """x (N, C, *S), w (M, C/group, *K) -> (N, M, *O)."""
     group = call["group"] or 1
+    if isinstance(w, LazyArray) and group > 1:
+        w = w.wide()
     place = windows(call, x.shape[2:], w.shape[2:])
     padded = place.pad(x, 0.0)
     batch, maps, depth = x.shape[0], w.shape[0], w.shape[1]
     spots = math.prod(place.out)
     offsets = list(place.offsets())
-    if depth == 1 and maps // group < _FEW:  # depthwise: nothing to add over channels
-        total = np.zeros((batch, group, maps // group, *place.out), np.result_type(x, w))
-        columns, part = w.reshape(maps, len(offsets)), np.empty_like(total)
+    dtype = np.result_type(x, np.float64 if isinstance(w, LazyArray) else w)
+    if not isinstance(w, LazyArray) and depth == 1 and maps // group < _FEW:
+        # depthwise: nothing to add over channels
+        total = np.zeros((batch, group, maps // group, *place.out), dtype)
+        taps, part = w.reshape(maps, len(offsets)), np.empty_like(total)
         for number, offset in enumerate(offsets):
-            column = columns[:, number].reshape(1, group, maps // group, *[1] * len(offset))
+            column = taps[:, number].reshape(1, group, maps // group, *[1] * len(offset))
             total += np.multiply(place.at(padded, offset)[:, :, None], column, out=part)
     else:
-        # (G, M/G, K, C/G)
-        weight = np.moveaxis(w.reshape(group, maps // group, depth, len(offsets)), 3, 2)
-        total = np.zeros((batch, group, maps // group, spots), np.result_type(x, w))
+        total = np.zeros((batch, group, maps // group, spots), dtype)
         step = max(1, _COLUMN_ELEMENTS // max(1, x.shape[0] * x.shape[1] * spots))
         for start in range(0, len(offsets), step):
             chosen = offsets[start : start + step]
             planes = [place.at(padded, o).reshape(batch, group, 1, depth, spots) for o in chosen]
             columns = planes[0] if len(planes) == 1 else np.concatenate(planes, axis=2)
-            part = np.ascontiguousarray(weight[:, :, start : start + step]).reshape(
-                group, maps // group, -1
-            )
-            total += product(part, columns.reshape(batch, group, len(chosen) * depth, spots))
+            columns = columns.reshape(batch, group, len(chosen) * depth, spots)
+            for first, last, block in w.blocks() if isinstance(w, LazyArray) else [(0, maps, w)]:
+                size = (last - first) // group  # a lazy weight has one group
+                # (G, M/G, K, C/G)
+                weight = np.moveaxis(block.reshape(group, size, depth, len(offsets)), 3, 2)
+                part = np.ascontiguousarray(weight[:, :, start : start + step])
+                maps_here = slice(first, first + size)
+                total[:, :, maps_here] += product(part.reshape(group, size, -1), columns)
     y = total.reshape(batch, maps, *place.out)
     if bias is not None:
         y += bias.reshape(1, -1, *[1] * len(place.out))

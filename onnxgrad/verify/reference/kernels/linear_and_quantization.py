@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.interpreter import cores
-from onnxgrad.ir.storage.stored_arrays import StoredArray
+from onnxgrad.ir.storage.lazy_arrays import LazyArray
 from onnxgrad.verify.reference.kernels.control_flow import cast_to_type
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
@@ -29,8 +29,8 @@ def product(a: Array, b: Array) -> Array:
         return np.concatenate([*pool.map(lambda part: part @ b, parts)], axis=-2)
 
 
-def stored_product(a: Array, b: StoredArray) -> Array:
-    """Returns a @ b by blocks of a matrix b that lies in a file."""
+def lazy_product(a: Array, b: LazyArray) -> Array:
+    """Returns a @ b by blocks of a lazy matrix b."""
     rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
     if rows.shape[1] != b.shape[0]:
         raise ValueError(f"{a.shape} and {b.shape} cannot be multiplied")
@@ -44,9 +44,9 @@ def stored_product(a: Array, b: StoredArray) -> Array:
 
 
 @kernel("MatMul", why="speed")
-def matmul(call: Call, a: Array, b: Array | StoredArray) -> Array:
-    if isinstance(b, StoredArray):
-        return stored_product(a, b)
+def matmul(call: Call, a: Array, b: Array | LazyArray) -> Array:
+    if isinstance(b, LazyArray):
+        return lazy_product(a, b)
     if b.ndim == 2 and a.ndim > 2:  # one large product is faster than a batch of small ones
         rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         return product(rows, b).reshape(*a.shape[:-1], b.shape[1])
@@ -54,9 +54,9 @@ def matmul(call: Call, a: Array, b: Array | StoredArray) -> Array:
 
 
 @kernel("Gemm", why="opset")
-def gemm(call: Call, a: Array, b: Array | StoredArray, c: Array | None = None) -> Array:
+def gemm(call: Call, a: Array, b: Array | LazyArray, c: Array | None = None) -> Array:
     a, b = a.T if call["transA"] else a, b.T if call["transB"] else b
-    total = stored_product(a, b) if isinstance(b, StoredArray) else product(a, b)
+    total = lazy_product(a, b) if isinstance(b, LazyArray) else product(a, b)
     alpha = 1.0 if call["alpha"] is None else call["alpha"]
     beta = 1.0 if call["beta"] is None else call["beta"]
     if alpha != 1:
