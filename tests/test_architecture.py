@@ -80,6 +80,7 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/surgery/edit.py", "onnxgrad.transform.inference_mode.to_inference"),
     ("jobs/optimize.py", "onnxgrad.transform.inference_mode.in_training_mode"),
     ("jobs/rewriting.py", "onnxgrad.jobs.rebasing.recording.Recording"),
+    ("jobs/optimize.py", "onnxgrad.jobs.rebasing.changes.Followed"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_sizes"),

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onnxgrad.errors import OnnxgradError
+from onnxgrad.errors import InputError, OnnxgradError
 from onnxgrad.ir.load import load_in_place
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
@@ -26,7 +26,7 @@ from onnxgrad.jobs.surgery.metadata import change as set_metadata
 from onnxgrad.name_lists import names_among
 from onnxgrad.verify.feeds.dims import roles
 from onnxgrad.verify.feeds.proof_cases import sets_of
-from onnxgrad.wording import counted, in_a_recipe
+from onnxgrad.wording import counted, in_a_recipe, option
 
 # options of a proof that also apply to changes of the interface, which are exact
 _PROOF = frozenset({"provider", "threads", "seeds", "checks", "inputs", "dims", "allow_empty"})
@@ -61,22 +61,17 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
     """Converts, edits and splits the result of the passes. Raises InputError and NotProved."""
     if options.float16 is not False:
         _halve(options, outcome)
-    proof, weights = _proof_of(options), named_inputs(outcome.program, options.lift)
-    if options.after is not None and has_edits(options.after):
-        after: EditOptions = EDIT.options(options.after)
-        with _in_table("after"):
-            changes, _ = changes_of(outcome.program, after)
-            new = changes.values
-            weights = [new.get(name, name) for name in weights if name not in changes.bound]
-            proof = _for_edited(outcome.program, changes, proof)
-            made = edit(outcome.program, EDIT.options(options.after, **proof), Hooks())
-        outcome.changed = _recorded(outcome, "edited after the passes", made)
-    opened = _opened(outcome.program, options, options.after, "after", outcome)
-    opened = _preprocessed(opened, options, options.after, "after", outcome)
-    if opened is not outcome.program:
-        outcome.changed = opened
+    followed = outcome.followed
+    if followed is not None:
+        outcome.changed = followed.marked(outcome.program)
+        followed.reference = _without_passes(followed.reference, options)
+    made, proof, weights = _edited(outcome.program, options, outcome)
+    if made is not outcome.program:
+        outcome.changed = made
     if options.metadata:
         set_metadata(outcome.program, options.metadata, (), {})
+    if followed is not None and outcome.record is not None:
+        outcome.changed, outcome.record = followed.finish(outcome.record, outcome.program)
     if options.lift is not False:
         proof = _of_outputs(proof, [v.name for v in outcome.program.main.outputs])
         settings = LiftOptions.from_settings({**proof, "weights": weights})
@@ -85,6 +80,43 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
         once, each = (counted(nodes, "node") for nodes in parts)
         outcome.prepare = divided.prepare
         outcome.changed = _recorded(outcome, f"{once} once at load, {each} in each run", divided)
+
+
+def _edited(
+    model: Program, options: OptimizeOptions, outcome: Outcome
+) -> tuple[Program, dict[str, Any], list[str]]:
+    """Returns the result of the passes edited, opened and with steps, options of a proof of it,
+    and the names of the weights for `lift`.
+    """
+    proof, weights = _proof_of(options), named_inputs(model, options.lift)
+    if options.after is not None and has_edits(options.after):
+        after: EditOptions = EDIT.options(options.after)
+        with _in_table("after"):
+            changes, _ = changes_of(model, after)
+            new = changes.values
+            weights = [new.get(name, name) for name in weights if name not in changes.bound]
+            proof = _for_edited(model, changes, proof)
+            made = edit(model, EDIT.options(options.after, **proof), Hooks())
+        model = _recorded(outcome, "edited after the passes", made)
+    model = _opened(model, options, options.after, "after", outcome)
+    return _preprocessed(model, options, options.after, "after", outcome), proof, weights
+
+
+def _without_passes(model: Program, options: OptimizeOptions) -> Program:
+    """Returns a model that the passes have not rewritten with the changes after them. Raises
+    InputError if they concern what only the result of the passes has.
+    """
+    after = None if options.after is None else {**options.after}
+    if after is not None:
+        after.pop("rename_node", None)  # which changes no value
+    try:
+        return _edited(model, options.having(after=after, verify=False, lift=False), Outcome())[0]
+    except InputError as error:
+        raise InputError(
+            f"{option('--rebasable', 'rebasable')}: {error}: the proof of `rebase` makes the "
+            "changes after the passes on the model as it was before them; make this one on the "
+            "result of `rebase`"
+        ) from None
 
 
 def _halve(options: OptimizeOptions, outcome: Outcome) -> None:
@@ -100,7 +132,7 @@ def _halve(options: OptimizeOptions, outcome: Outcome) -> None:
         if done.error is not None:
             raise done.error
     if record is not None and done.record is not None:
-        outcome.record = record.followed_by(done.record, to_proto(before))
+        outcome.record = record.followed_by(done.record, before)
     summary = "" if done.report is None else done.report.summary
     notes = tuple(done.trace.notes)
     outcome.changes.append(Change("converted to float16 after the passes", notes, summary))
@@ -134,6 +166,8 @@ def _opened(
         opening: OpenBatchOptions = OPEN.options(table["open_batch"], **proof)
         job = open_batch if opening.open is None else open_sizes
         found = job(model, opening, Hooks())
+    if outcome.followed is not None:
+        outcome.followed.opened(model, found.program, outcome.record)
     what = "batch" if opening.open is None else ", ".join(opening.open)
     return _recorded(outcome, f"{what} opened {when} the passes", found)
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load, proto_of
@@ -35,6 +36,9 @@ from onnxgrad.passes.strip_metadata import StripMetadata
 from onnxgrad.rewrite.exact_record import RewriteNotExact
 from onnxgrad.verify import verify
 from onnxgrad.wording import counted, option
+
+if TYPE_CHECKING:
+    from onnxgrad.jobs.rebasing.changes import Followed
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,7 @@ class Job:
             model = fixed(model, options.fix_dims)
         if options.preset == "inference" and options.passes is None and _trains(model):
             options = options.having(before={**(options.before or {}), "mode": "inference"})
-        _check_recorded(options)
-        if options.join or options.before or options.lift is not False:
-            outcome.given = load(model)
-            self._check(outcome, outcome.given)
-            model = changed_before(outcome.given, options, outcome)
+        model = self._changed_before(model, options, outcome)
         if self.tuning is not None:
             clock.switch("tune")
             pipeline, outcome.tuning = self.tuning.decide(model, pipeline, proof, hooks.on_choice)
@@ -127,10 +127,24 @@ class Job:
             ahead=hooks.ahead,
             rebasable=options.rebasable,
         )
+        if outcome.followed is not None and done.record is not None:
+            done.record = outcome.followed.through(done.record, load(model))
         if not options.bind_defaults and options.passes is None:
             hint = hint_of_defaults(model, pipeline, done)
             done.trace.notes |= dict.fromkeys(hint)
         return done
+
+    def _changed_before(
+        self, model: ModelLike, options: OptimizeOptions, outcome: Outcome
+    ) -> ModelLike:
+        """Returns the model for the passes, whose constants are followed if a record is kept."""
+        followed = outcome.followed = _followed(model, options)
+        changed = None if followed is None else followed.given
+        if options.join or options.before or options.lift is not False:
+            outcome.given = load(model)
+            self._check(outcome, outcome.given)
+            model = changed = changed_before(changed or outcome.given, options, outcome)
+        return model if followed is None or changed is None else followed.changed(changed)
 
     def _check(self, outcome: Outcome, program: Program) -> None:
         """Lints the model before any rewrite. Raises InputError for names that do not exist in the
@@ -176,18 +190,23 @@ def optimize(
     return Job.of(options, hooks or Hooks(), recipe, outcome.model).run(model, outcome)
 
 
-# changes beside the passes, of which nothing is recorded
-_UNRECORDED = ("join", "before", "after", "lift")
-
-
-def _check_recorded(options: OptimizeOptions) -> None:
-    """Raises InputError for options that `rebase` could not repeat."""
-    more = [name for name in _UNRECORDED if getattr(options, name) not in (None, False)]
-    if options.rebasable and more:
+def _followed(model: ModelLike, options: OptimizeOptions) -> Followed | None:
+    """Returns the constants of a model that changes around the passes, for the record. Raises
+    InputError for a change that `rebase` could not repeat.
+    """
+    changes = (options.join, options.before, options.after)
+    if not options.rebasable:
+        return None
+    if options.lift is not False:
         raise InputError(
-            f"{option('--rebasable', 'rebasable')} does not go with '{more[0]}': the record is "
-            "about the passes alone; make that change before or after `rebase`"
+            f"{option('--rebasable', 'rebasable')} does not go with 'lift': "
+            "use `lift` on the result of `rebase`"
         )
+    if all(change is None for change in changes):
+        return None
+    from onnxgrad.jobs.rebasing.changes import Followed  # rarely needed
+
+    return Followed(model)
 
 
 def _trains(model: ModelLike) -> bool:

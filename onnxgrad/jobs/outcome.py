@@ -23,6 +23,7 @@ from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report
 
 if TYPE_CHECKING:
+    from onnxgrad.jobs.rebasing.changes import Followed
     from onnxgrad.jobs.rebasing.record import Record
 
 
@@ -76,6 +77,7 @@ class Outcome(Plain):
     changed: Program | None = None  # after the passes and their proof
     prepare: Program | None = None  # the preparation that `lift` split off
     record: Record | None = None  # for `rebase`
+    followed: Followed | None = None  # the constants of a model that changes around the passes
     changes: list[Change] = field(default_factory=list)
     lints: list[Finding] = field(default_factory=list)
     written: bool = False

@@ -29,13 +29,18 @@ def prove(record: Record, made: Program, weights: NewWeights, options: RebaseOpt
 
 
 def _filled(record: Record, weights: NewWeights) -> Program:
-    """Returns the original with new values. Those in files stay there."""
-    model = copy_of(record.original)
+    """Returns the original with new values and the changes around the passes. Values in files stay
+    there.
+    """
+    model, sources = copy_of(record.reference or record.original), dict(record.sources)
+    if record.reference is None:
+        sources = {name: name for name in record.initializers if name not in record.fixed}
     for name, tensor in initializers(model):
-        if name in weights.outside:
+        source = sources.get(name)
+        if source is not None and source in weights.outside:
             clear_data(tensor)
             tensor.data_location = TensorProto.EXTERNAL
-            tensor.external_data.extend(weights.outside[name].external_data)
-        elif name not in record.fixed:
-            set_elements(tensor, weights(name))
+            tensor.external_data.extend(weights.outside[source].external_data)
+        elif source is not None:
+            set_elements(tensor, weights(source))
     return unread(model, weights.folder)

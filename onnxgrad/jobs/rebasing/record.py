@@ -18,9 +18,12 @@ from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.derivations import Held, Predicate, Step
-from onnxgrad.ir.protobufs import elements
+from onnxgrad.ir.program import Program
+from onnxgrad.ir.protobufs import copy_of
+from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.ir.types import Array
+from onnxgrad.jobs.rebasing.constants import set_elements
 from onnxgrad.jobs.rebasing.outline import (
     constants_of,
     digest_of,
@@ -28,7 +31,7 @@ from onnxgrad.jobs.rebasing.outline import (
     initializers,
     set_by_optimize,
 )
-from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded, substituted
+from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded, operands_of, substituted
 from onnxgrad.version import __version__
 from onnxgrad.vocabulary import RECORD
 from onnxgrad.wording import option
@@ -60,7 +63,9 @@ class Record:
     optimised model's constants by name, `held` the facts. `fixed` initializers decide sizes and
     branches, so they must stay. `digest` identifies the optimised model; `rounded`: whether
     rewrites computed new floating-point constants; `halved`: whether some computations became
-    float16. `own`: the metadata that `optimize` set.
+    float16. `own`: the metadata that `optimize` set. `reference`: the original with the changes
+    around the passes, without its weights, whose names in the original are `sources`; None if
+    there are no changes.
     """
 
     original: ModelProto = field(repr=False)
@@ -72,6 +77,8 @@ class Record:
     steps: Sequence[Step] = field(repr=False)
     own: Sequence[str] = ()
     halved: bool = False
+    reference: ModelProto | None = field(default=None, repr=False)
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @cached_property
     def initializers(self) -> dict[str, TensorProto]:
@@ -87,9 +94,7 @@ class Record:
         """Yields the constants of the optimised model for new weights, by name. Raises
         PredicateFailed before the first if a rewrite does not hold.
         """
-        predicates = [h.predicate for h in self.held]
-        wanted = [p.step for p in predicates]
-        wanted += [p.value for p in predicates if isinstance(p.value, Step)]
+        wanted = [s for h in self.held for s in _steps_in(h.predicate)]
         values = Values(self.steps, [*wanted, *self.made.values()], weight)
         failed = [h for h in self.held if not _holds(h.predicate, values)]
         if failed:
@@ -102,7 +107,21 @@ class Record:
         own = set_by_optimize(model, self.original)
         return replace(self, digest=digest_of(model, self.made), own=own)
 
-    def followed_by(self, later: Record, between: ModelProto) -> Record:
+    def renamed(self, names: Mapping[str, str]) -> Record:
+        """Returns the record of the model in which constants have other names. `names`: those of
+        this model by the new ones.
+        """
+        return replace(self, made={n: self.made[o] for n, o in names.items() if o in self.made})
+
+    def holding(self, values: Mapping[str, Array]) -> Record:
+        """Returns the record in which these initializers decide sizes, so they must stay."""
+        fixed = dict.fromkeys((*self.fixed, *values))
+        found = replace(self, original=copy_of(self.original), fixed=list(fixed))
+        for name, array in values.items():
+            set_elements(found.initializers[name], array)
+        return found
+
+    def followed_by(self, later: Record, between: Program) -> Record:
         """Returns the record of two changes, with `later` the one of the change of `between`, the
         result of this one. Raises NotProved if sizes or branches of `between` are computed from
         weights.
@@ -110,20 +129,28 @@ class Record:
         for name in later.fixed:
             if name in self.made:
                 raise NotProved(f"not rebasable: '{name}' decides sizes, and depends on weights")
-        known = dict(constants_of(between))
+        known = dict(constants_of(to_proto(between)))
         steps: dict[Step, Step] = {}
+        varying = set[Step]()
         for s in later.steps:
             if s.kind == "weight":
-                steps[s] = self.made.get(s.what) or Step("literal", elements(known[s.what]))
+                steps[s] = self.made.get(s.what) or Step("literal", between.array(known[s.what]))
             else:
                 operands, keywords = (substituted(v, steps) for v in (s.operands, s.keywords))
                 steps[s] = Step(s.kind, s.what, operands, keywords)
-        made = {name: steps[s] for name, s in later.made.items()}
+            if (
+                s.what in self.made
+                if s.kind == "weight"
+                else not varying.isdisjoint(operands_of(s))
+            ):
+                varying.add(s)
+        made = {name: steps[s] for name, s in later.made.items() if s in varying}
         held = [
             replace(h, predicate=Predicate(
                 steps[h.predicate.step], substituted(h.predicate.value, steps), h.predicate.same
             ))
             for h in later.held
+            if not varying.isdisjoint(_steps_in(h.predicate))
         ]  # fmt: skip
         joined = replace(
             self, made=made, held=distinct([*self.held, *held]),
@@ -148,7 +175,9 @@ class Record:
             "halved": self.halved,
             "fixed": list(self.fixed),
             "own": list(self.own),
-            "original": base64.b64encode(self.original.SerializeToString()).decode(),
+            "original": _text(self.original),
+            "reference": None if self.reference is None else _text(self.reference),
+            "sources": self.sources,
             "steps": encoder.entries,
             "made": made,
             "held": held,
@@ -177,14 +206,28 @@ class Record:
                 Held(p, rule, at, Predicate(steps[number], value.what, same))
                 for (p, rule, at, number, same, _), value in zip(found["held"], values, strict=True)
             ]
-            original = ModelProto.FromString(base64.b64decode(found["original"]))
+            original, stated = _model(found["original"]), found["reference"]
             made = {name: steps[number] for name, number in found["made"].items()}
             return Record(
                 original, made, held, found["fixed"], found["rounded"], found["digest"],
                 steps[: len(found["steps"])], found["own"], found["halved"],
+                None if stated is None else _model(stated), found["sources"],
             )  # fmt: skip
         except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
             raise InputError(f"{where}: a damaged record: {error}") from None
+
+
+def _text(model: ModelProto) -> str:
+    return base64.b64encode(model.SerializeToString()).decode()
+
+
+def _model(text: str) -> ModelProto:
+    model: ModelProto = ModelProto.FromString(base64.b64decode(text))
+    return model
+
+
+def _steps_in(p: Predicate) -> list[Step]:
+    return [p.step, p.value] if isinstance(p.value, Step) else [p.step]
 
 
 def _values(held: Sequence[Any]) -> Iterator[Any]:

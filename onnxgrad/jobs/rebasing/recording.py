@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from onnxgrad.errors import NotProved
 from onnxgrad.grad.weights.decision import decide
 from onnxgrad.ir.origins import record, results, weights_of
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.types import FLOAT_DTYPES, Array
 from onnxgrad.jobs.rebasing.outline import initializers, without_weights
 from onnxgrad.jobs.rebasing.record import Record, distinct
 
@@ -35,12 +37,17 @@ class Recording:
         record = Record(outline, made, held, self._fixed, rounded, "", (), halved=halved)
         record = Record.of_bytes(record.to_bytes(), "the record")
         known = dict(initializers(program.proto))
-        found = {v.name: v for block in program.blocks() for v in block.vars()}
-        for name, array in record.constants(lambda n: program.array(known[n])):
-            was = found[name].const
-            if was is not None and array.tobytes() != was.tobytes():
-                raise NotProved(f"not rebasable: the recorded steps compute another '{name}'")
+        check_values(record, lambda name: program.array(known[name]), program)
         return record
+
+
+def check_values(record: Record, weight: Callable[[str], Array], program: Program) -> None:
+    """Raises NotProved if the recorded steps do not compute the constants of a program."""
+    found = {v.name: v for block in program.blocks() for v in block.vars()}
+    for name, array in record.constants(weight):
+        was = found[name].const
+        if was is not None and array.tobytes() != was.tobytes():
+            raise NotProved(f"not rebasable: the recorded steps compute another '{name}'")
 
 
 def _formula_constants(program: Program) -> list[str]:

@@ -282,6 +282,6 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a damaged record"):
         onnxgrad.rebase(path, model)
     recipe = tmp_path / "r.toml"
-    recipe.write_text("[after]\nrename = { y = 'z' }\n")
-    with pytest.raises(InputError, match="does not go with 'after': the record is about the"):
+    recipe.write_text("lift = true\n")
+    with pytest.raises(InputError, match="does not go with 'lift': use `lift` on the result"):
         onnxgrad.optimize(model, rebasable=True, recipe=recipe)
