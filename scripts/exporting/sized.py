@@ -217,8 +217,35 @@ _WAV = {
 }  # fmt: skip
 _LLAMA = {**_TEXT, "num_key_value_heads": 2}
 _EAGER, _SDPA = ({"attn_implementation": a} for a in ("eager", "sdpa"))
+# of gptoss; PyTorch's exporters lack operators of other implementations
+_EXPERTS = {
+    "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "experts_implementation": "batched_mm",
+}  # fmt: skip
+_ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"]}
+_SPECIAL = {f"{name}_token_id": i for i, name in enumerate(("pad", "bos", "cls", "eos", "sep"))}
 _RELATIVE = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 _SEGFORMER = _library("Segformer", "ForSemanticSegmentation", "logits", **_SEG)
+
+
+def _sliding(window: int) -> dict[str, Sized]:
+    """Returns networks with layers that see `window` positions, back or to both sides."""
+    built = {
+        "gptoss": _library(
+            "GptOss", "ForCausalLM", "logits", **_LLAMA, **_EXPERTS, sliding_window=window
+        ),
+        "gemma3": _library(
+            "Gemma3Text", **_LLAMA, **_ALTERNATING, head_dim=8, sliding_window=window
+        ),
+        "starcoder2": _library("Starcoder2", **_LLAMA, sliding_window=window),
+        "modernbert": _library(
+            "ModernBert", **{**_TEXT, "num_hidden_layers": 3}, **_SPECIAL,
+            local_attention=2 * window,
+        ),
+    }  # fmt: skip
+    return {name: Sized(build, _ids, _IDS, (13, 21)) for name, build in built.items()}
+
+
 NETWORKS: dict[str, Sized] = {
     "segmentation": Sized(Segmentation, _wide, _PICTURE, (32, 64)),
     "unet_scale": Sized(lambda: UNet(False), _wide, _PICTURE, (32, 64)),
@@ -243,6 +270,7 @@ NETWORKS: dict[str, Sized] = {
     ),
     "gpt2": Sized(_library("GPT2", "LMHeadModel", "logits", **_GPT2), _ids, _IDS, (13, 21)),
     "llama": Sized(_library("Llama", "ForCausalLM", "logits", **_LLAMA), _ids, _IDS, (13, 21)),
+    **{f"{name}_{window}": net for window in (4, 16) for name, net in _sliding(window).items()},
     "t5": Sized(
         _library("T5", "EncoderModel", d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4),
         _ids, _IDS, (13, 21),

@@ -195,6 +195,40 @@ def test_a_mask_beside_rotary_positions_may_be_a_window(window: int) -> None:
     assert (np.abs(found - expected).max() < 1e-5) == (window < N)
 
 
+def turning(n: int, rates: Mapping[str, Array], by_distance: bool = False) -> str:
+    """Attention of values that are turned by each of the tables of angles; `by_distance`: with scores less |j - i|."""
+    tables = [
+        f"float[{n},6] {name} = {values(np.arange(n, dtype=np.float32)[:, None] * rate)}"
+        for name, rate in rates.items()
+    ]
+    q = "q = Identity (p)"
+    if by_distance:
+        tables.append(f"int64[{n},{n}] d = {values(distance(n))}")
+        q = "far = Abs (d)  f = Cast <to = 1> (far)  q = Sub (p, f)"
+    turned = "".join(f"{k}1 = Cos ({k})  {k}2 = Mul (x, {k}1)  " for k in rates)
+    return f"""g (float[1,{n},6] x) => (float[1,{n},6] y) <{", ".join(tables)}> {{
+      {turned} a = Sum ({", ".join(f"{k}2" for k in rates)})  k = Transpose <perm = [0, 2, 1]> (a)
+      p = MatMul (a, k)  {q}  w = Softmax (q)  y = MatMul (w, x) }}"""
+
+
+def test_two_rates_of_rotary_positions_without_a_mask_may_hide_a_window() -> None:
+    """The transformers library leaves out the mask of a window that is longer than the file (ModernBERT), so '*' does not
+    accept the second rate. A mask, or distances from which one is made, show the window.
+    """
+    both = {"t": FREQUENCIES, "u": FREQUENCIES**2}
+    hidden = r"'u' .*turn at other rates.*no mask is in the file.*pass extend=\{'u': 'ramp'\}, or compare"
+    with pytest.raises(InputError, match=hidden):
+        opened(turning(N, both), EVERY)
+    with pytest.raises(InputError, match=r"not of 'u', which may belong to a sliding window"):
+        opened(turning(N, both))
+    done = opened(turning(N, both), {"*": "", "u": "ramp"})
+    assert is_right(done, lambda n: turning(n, both), 24)
+    same = {"t": FREQUENCIES, "u": FREQUENCIES * np.float32(1.00001)}
+    assert is_right(opened(turning(N, same), EVERY), lambda n: turning(n, same), 24)
+    shown = opened(turning(N, both, by_distance=True), EVERY)
+    assert is_right(shown, lambda n: turning(n, both, by_distance=True), 24)
+
+
 def test_a_reading_that_is_not_the_likely_one() -> None:
     table = np.array([3, 1, 4, 1, 5, 9, 2])
     text = added(lambda n: np.resize(table, n)[:, None])

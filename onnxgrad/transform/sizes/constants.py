@@ -54,7 +54,7 @@ def for_any_size(
             owner.name, f"constant '{owner.name}' {owner.type}", rule.reading,
             tuple(r.reading for r in rules if r is not rule), rule.words, _shown(rule.rows),
             tuple(wanted.values()), rule.is_relative,
-            rule.reading in _MASKS and _pairs_positions(array, next(iter(wanted))),
+            rule.reading in _MASKS and _pairs_positions(array, next(iter(wanted))), rule.rates,
         )
     )  # fmt: skip
     alone = {a: d for a, d in wanted.items() if _same(array, a)}
@@ -107,7 +107,8 @@ def _rules(v: Var, array: Array, wanted: Mapping[int, Size], asked: str) -> Iter
     if len(rest) == 1 and _is_multiple(array, row, first):
         made = partial(_multiplied, row, first, rest[first], v.dtype)
         rows = [np.multiply(row, row.dtype.type(i)) for i in after]
-        yield Rule("ramp", "holds multiples of its row 1", made, rows, is_relative=True)
+        words, rates = "holds multiples of its row 1", _rates(row)
+        yield Rule("ramp", words, made, rows, is_relative=True, rates=rates)
     back = np.flip(array, first)
     row = np.take(back, [1], first)
     if len(rest) == 1 and _is_multiple(back, row, first):
@@ -118,7 +119,8 @@ def _rules(v: Var, array: Array, wanted: Mapping[int, Size], asked: str) -> Iter
     if waves is not None:
         made = partial(_waved, waves, array, first, rest[first], v.dtype)
         rows = [waves.at(np.array(i)).astype(array.dtype) for i in after]
-        yield Rule("waves", "holds cosines and sines of positions", made, rows, is_relative=True)
+        words, rates = "holds cosines and sines of positions", _rates(waves.frequency)
+        yield Rule("waves", words, made, rows, is_relative=True, rates=rates)
     periods = {a: _period(array, a) for a in rest}
     if asked == "repeat" or all(2 * p <= array.shape[a] for a, p in periods.items()):
         words = f"repeats after {periods[first]} positions"
@@ -153,6 +155,10 @@ def _even(array: Array, axis: int) -> bool:
 def _same(array: Array, axis: int) -> bool:
     first = np.take(array, [0], axis)
     return bool(array.size) and bool((array == first).all())
+
+
+def _rates(row: Array) -> tuple[float, ...]:
+    return tuple(np.unique(row).tolist())
 
 
 def _pairs_positions(array: Array, axis: int) -> bool:

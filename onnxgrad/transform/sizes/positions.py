@@ -33,6 +33,7 @@ class Rule:
     make: Callable[[RunTimeSizes], Var]
     rows: Sequence[Array]
     is_relative: bool = False  # rotary positions, or slopes times distances
+    rates: tuple[float, ...] = ()  # of rotary positions: radians a position, in order
 
 
 def counts(v: Var, array: Array, rest: Mapping[int, Size], fewest: int) -> Iterator[Rule]:
