@@ -253,6 +253,11 @@ def one_line(message: object, most: int | None = None) -> str:
     return " ".join(str(message).split())[:most]
 
 
+def shape_text(shape: Iterable[object]) -> str:
+    """Returns a shape as messages have it: `[N, 8]`; a size that is not known is `?`."""
+    return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
+
+
 def counted(count: int, what: str, several: str = "") -> str:
     """Returns a number of things: `1 value`, `2,000 values`; `several` is an irregular plural."""
     return f"{count:,} {what if count == 1 else several or f'{what}s'}"

@@ -30,6 +30,7 @@ from onnxgrad.wording import (
     printable,
     printable_json,
     printable_lines,
+    shape_text,
     told_apart,
 )
 from tests.helpers import ROOT, parse
@@ -218,3 +219,8 @@ def test_an_error_becomes_one_line() -> None:
     error = ValueError("first\n  second\tthird ")
     assert one_line(error) == "first second third"
     assert one_line(error, 8) == "first se"
+
+
+def test_a_shape_has_no_quotes() -> None:
+    assert shape_text(("N", 8, None)) == "[N, 8, ?]"
+    assert shape_text(()) == "[]"

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, TextIO
 from onnxgrad.cli.help_text import Help
 from onnxgrad.errors import InputError
 from onnxgrad.report.parts import LONGEST
-from onnxgrad.wording import first_of, perhaps, printable
+from onnxgrad.wording import first_of, one_line, perhaps, printable
 
 _COMMANDS = 3  # named in an error
 
@@ -178,7 +178,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def complaint(text: str) -> str:
     """Returns an error as one line."""
-    line = f"onnxgrad: {printable(' '.join(text.split()))}"
+    line = f"onnxgrad: {printable(one_line(text))}"
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 

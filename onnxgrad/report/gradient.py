@@ -11,7 +11,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.report.parts import Part, bytes_text, cell, number, seconds_text, table
 from onnxgrad.results import Plain
-from onnxgrad.wording import counted, told_apart
+from onnxgrad.wording import counted, shape_text, told_apart
 
 _LISTED = 12  # adjoints without -v
 _SHOWN = 8  # checked values without -v
@@ -132,7 +132,7 @@ class SplitMade(GradientMade):
         manifest = found.manifest
         listed = manifest.residuals[: None if verbose else _LISTED]
         rows = (
-            (cell(r.name), cell(f"{r.dtype}{list(r.shape or ())}"), cell(f"from {r.origin}"))
+            (cell(r.name), cell(f"{r.dtype}{shape_text(r.shape or ())}"), cell(f"from {r.origin}"))
             for r in listed
         )
         yield table("residual", "type", "", rows=rows)

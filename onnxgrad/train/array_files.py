@@ -18,6 +18,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array
+from onnxgrad.wording import shape_text
 
 # NAME-0.npy, NAME-1.npy, ... or NAME-00000-of-00004.npy
 _SHARD = re.compile(r"(.+?)-(\d{1,9})(?:-of-(\d{1,9}))?")
@@ -178,8 +179,8 @@ def _joined(path: Path, name: str, matches: Mapping[str, re.Match[str]]) -> Shar
     for stem, part in parts.items():
         if not part.ndim or part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
             raise InputError(
-                f"{path / stem}.npy is {part.dtype}{list(part.shape)}, but {order[0]}.npy is "
-                f"{first.dtype}{list(first.shape)}: files of one array differ in length only"
+                f"{path / stem}.npy is {part.dtype}{shape_text(part.shape)}, but {order[0]}.npy is "
+                f"{first.dtype}{shape_text(first.shape)}: files of one array differ in length only"
             )
     return Shards(list(parts.values()))
 

@@ -17,7 +17,7 @@ from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.ir.types import Array
 from onnxgrad.train.array_files import as_array, read_npz
 from onnxgrad.train.manifest import Fed
-from onnxgrad.wording import counted, perhaps
+from onnxgrad.wording import counted, perhaps, shape_text
 
 Batch: TypeAlias = "Mapping[str, Array]"
 Given: TypeAlias = (
@@ -207,7 +207,7 @@ class Beside(Data):
 
 def _types(arrays: Mapping[str, Array]) -> list[str]:
     """Returns name, dtype and shape of an example, for each array."""
-    return [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in sorted(arrays.items())]
+    return [f"{name} {a.dtype}{shape_text(a.shape[1:])}" for name, a in sorted(arrays.items())]
 
 
 def sampled(arrays: Mapping[str, Array]) -> dict[str, str]:
@@ -222,7 +222,7 @@ def sampled(arrays: Mapping[str, Array]) -> dict[str, str]:
         part = np.ascontiguousarray(rows[chosen])
         elements = repr(part.tolist()).encode() if part.dtype.hasobject else part.tobytes()
         digest = hashlib.sha256(elements).hexdigest()[:16]
-        found[name] = f"{array.dtype}{list(array.shape)} {digest}"
+        found[name] = f"{array.dtype}{shape_text(array.shape)} {digest}"
     return found
 
 

@@ -38,7 +38,7 @@ from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.options import known_keywords
 from onnxgrad.train.integer_weights import as_integers
 from onnxgrad.transform.inference_mode import described, in_training_mode, to_inference
-from onnxgrad.wording import option
+from onnxgrad.wording import option, shape_text
 
 KEY = "onnxgrad.trained"
 
@@ -256,8 +256,8 @@ def _the_one(found: list[TensorProto], name: str) -> TensorProto:
 def _replace(tensor: TensorProto, name: str, value: Array, apart: dict[str, Array] | None) -> None:
     if tuple(tensor.dims) != value.shape:
         raise InputError(
-            f"'{name}' has shape {list(value.shape)} after training, {list(tensor.dims)} in the "
-            "model"
+            f"'{name}' has shape {shape_text(value.shape)} after training, "
+            f"{shape_text(tensor.dims)} in the model"
         )
     value = value.astype(numpy_dtype(tensor.data_type), copy=False)
     if apart is not None and tensor.external_data and value.nbytes == raw_bytes(tensor):

@@ -26,7 +26,7 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.types import FLOAT_DTYPES, Array, numpy_dtype
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import option, some_of
+from onnxgrad.wording import option, shape_text, some_of
 
 _UNTRAINED: Mapping[str, Array] = MappingProxyType({})
 _ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -113,8 +113,8 @@ def _counterpart(back: Binding, name: str, value: Array, floats: Mapping[str, Va
     given = option("--original", "original=")
     if not near:
         raise InputError(
-            f"{given}: no weight of it, of shape {list(value.shape)}, rounds to '{name}': pass the "
-            "model that was quantised, as it was after any preparation"
+            f"{given}: no weight of it, of shape {shape_text(value.shape)}, rounds to '{name}': "
+            "pass the model that was quantised, as it was after any preparation"
         )
     first = next(iter(near.values()))
     if any(not np.array_equal(first, a) for a in near.values()):

@@ -20,7 +20,7 @@ from onnxgrad.train.losses.place import fits, is_float
 from onnxgrad.train.losses.sums import summed
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
-from onnxgrad.wording import option
+from onnxgrad.wording import option, shape_text
 
 
 def read_by_model(step: TrainingStep) -> set[str]:
@@ -125,8 +125,8 @@ class Labels:
             self._note(words, (fed.name, "dtype"))
         elif len(wanted) > 1 and _fits(array.shape, wanted[:-1]):
             raise InputError(
-                f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step requires "
-                f"{list(wanted)}: indices of classes need the loss "
+                f"'{fed.name}' of the batch has shape {shape_text(array.shape)}, but the step "
+                f"requires {shape_text(wanted)}: indices of classes need the loss "
                 + option("cross_entropy", "train.CrossEntropy()")
             )
         return array.astype(fed.dtype)
@@ -173,9 +173,9 @@ class Labels:
             along_1 = len(scores) > 2 and _alike(wanted, (scores[0], *scores[2:]))
             if along_1 and _fits(array.shape, scores[:-1]):
                 raise InputError(
-                    f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step "
-                    f"requires {list(wanted)}: if the classes are the last axis of the scores "
-                    f"{_listed(scores)}, pass "
+                    f"'{fed.name}' of the batch has shape {shape_text(array.shape)}, but the step "
+                    f"requires {shape_text(wanted)}: if the classes are the last axis of the "
+                    f"scores {_listed(scores)}, pass "
                     + option("--loss 'cross_entropy{axis=-1}'", "train.CrossEntropy(axis=-1)")
                 )
 
@@ -196,4 +196,4 @@ def _alike(a: Shape, b: Shape) -> bool:
 
 def _listed(shape: Sequence[Any]) -> str:
     """Returns a shape without the number of examples, which differs between batches."""
-    return f"[{', '.join(['N', *('?' if d is None else str(d) for d in shape[1:])])}]"
+    return shape_text(["N", *shape[1:]])

@@ -39,7 +39,7 @@ from onnxgrad.train.step import TrainingStep, drop_loss, prediction
 from onnxgrad.train.update.emission import fed_of
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.moving_average import average_of
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import option, perhaps, shape_text
 
 MANIFEST = "manifest.json"
 # test vectors of clients: folders with steps, the file of each with batches and losses, and the
@@ -287,8 +287,8 @@ def check_values(
         array = values[fed.name]
         if array.shape != fed.shape or array.dtype.name != fed.dtype:
             raise InputError(
-                f"{where} has {array.dtype}{list(array.shape)} for '{fed.name}', the step takes "
-                f"{fed.dtype}{list(fed.shape or ())}"
+                f"{where} has {array.dtype}{shape_text(array.shape)} for '{fed.name}', "
+                f"the step takes {fed.dtype}{shape_text(fed.shape or ())}"
             )
 
 

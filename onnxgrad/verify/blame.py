@@ -21,6 +21,7 @@ from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import open_session
 from onnxgrad.verify.values import Value
+from onnxgrad.wording import shape_text
 
 _SECONDS = 30.0
 # the packages whose functions a job calls
@@ -99,10 +100,9 @@ def _lies(proto: ModelProto, found: dict[str, Value]) -> Iterator[str]:
         if len(declared) != array.ndim or any(
             d is not None and d != n for d, n in zip(declared, array.shape)
         ):
-            shown = ", ".join("?" if d is None else str(d) for d in declared)
             yield (
-                f"output '{value.name}' is declared of shape [{shown}] and has "
-                f"{list(array.shape)} when it runs"
+                f"output '{value.name}' is declared of shape {shape_text(declared)} and has "
+                f"{shape_text(array.shape)} when it runs"
             )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound
 from onnxgrad.verify.tolerance import Allowance, Range, floor_of, is_float
-from onnxgrad.wording import counted, told_apart
+from onnxgrad.wording import counted, shape_text, told_apart
 
 EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
 Limit = float | Allowance | Bound | None
@@ -269,7 +269,7 @@ def _other_structure(
     if a.shape == b.shape:
         return None
     # an infinite allowance means that the original's own runs disagree about the shape
-    reason = f"shape was {list(a.shape)}, is {list(b.shape)}"
+    reason = f"shape was {shape_text(a.shape)}, is {shape_text(b.shape)}"
     return Difference(
         name, None, None, None, math.inf, 0.0, reason, allowed=limit.most, noise=limit.noise
     )

@@ -16,7 +16,7 @@ from onnxgrad.verify.request import Settings
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.trials import Trial
-from onnxgrad.wording import counted
+from onnxgrad.wording import counted, shape_text
 
 _NAMED = 3  # values named in one reason
 _SHOWN = 200  # characters of a reason
@@ -67,7 +67,8 @@ class DeclaredShapes:
                     real = tuple(np.asarray(found[_shape_name(v.name)]).tolist())
                     shape = _declared(v, sizes)
                     if not _fits(shape, real):
-                        wrong.setdefault(v.name, f"'{v.name}' is declared {shape} and is {real}")
+                        words = f"is declared {shape_text(shape)} and is {shape_text(real)}"
+                        wrong.setdefault(v.name, f"'{v.name}' {words}")
         except (RunFailed, InputError) as error:
             why = getattr(error, "reason", str(error))[:_SHOWN]
             return [], _unchecked(len(self.new), why)

@@ -27,7 +27,7 @@ from onnxgrad.verify.output_parts import Joins, Part
 from onnxgrad.verify.report import Case, Check
 from onnxgrad.verify.ties import Ties
 from onnxgrad.verify.tolerance import AT_TIES, CAP, CHAOTIC, Ranges, exact, widened
-from onnxgrad.wording import option
+from onnxgrad.wording import option, shape_text
 
 _AGREES = 1e-3  # of the largest value, in an optional case
 
@@ -73,8 +73,8 @@ class Trial:
             shape, rows = np.asarray(self.expected[name]).shape, np.asarray(self.feeds[mask]) != 0
             if shape[: rows.ndim] != rows.shape:
                 raise InputError(
-                    f"{where}: the shape of {name!r}, {list(shape)}, must begin with that of "
-                    f"{mask!r}, {list(rows.shape)}"
+                    f"{where}: the shape of {name!r}, {shape_text(shape)}, must begin with that of "
+                    f"{mask!r}, {shape_text(rows.shape)}"
                 )
             wide = rows.reshape(rows.shape + (1,) * (len(shape) - rows.ndim))
             found[name] = np.broadcast_to(wide, shape)

@@ -125,13 +125,13 @@ def test_an_axis_of_one_element_more_or_less(loss: str, shape: str, given: Any) 
 def test_a_shape_that_is_not_clear_is_refused() -> None:
     for given in ((6,), (1, 6), (6, 2)):
         with pytest.raises(
-            InputError, match=r"'target' of the batch has shape .*requires \['N', 3\]"
+            InputError, match=r"'target' of the batch has shape .*requires \[N, 3\]"
         ):
             trainer("mse").step({"x": X, "target": np.zeros(given, np.float32)})
 
 
 def test_classes_along_the_last_axis_are_named() -> None:
-    words = r"shape \[6, 5\], but the step requires \['N', 3\].*CrossEntropy.axis=-1"
+    words = r"shape \[6, 5\], but the step requires \[N, 3\].*CrossEntropy.axis=-1"
     model = linear("float[N, S, 4] x", "float[N, S, 3] y")
     tokens = {"x": SPEECH, "labels": RNG.integers(0, 3, (6, 5))}
     with pytest.raises(InputError, match=r"axis 1 is open, .*CrossEntropy.axis=-1"):
@@ -147,7 +147,7 @@ def test_classes_along_the_last_axis_are_named() -> None:
 
 
 def test_what_the_labels_of_another_loss_or_name_need() -> None:
-    with pytest.raises(InputError, match=r"requires \['N', 3\]: indices of classes need the loss"):
+    with pytest.raises(InputError, match=r"requires \[N, 3\]: indices of classes need the loss"):
         trainer("mse").step({"x": X, "target": SIGNS})
     one = linear(y="float[N, 1] y", columns=1)
     with pytest.raises(

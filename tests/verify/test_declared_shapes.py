@@ -40,9 +40,9 @@ def test_shapes_that_runs_do_not_contradict(shapes: dict[str, list[int | str]]) 
 @pytest.mark.parametrize(
     ("shapes", "reason"),
     [
-        ({"f": [1, "M + N"]}, "'f' is declared (1, "),
-        ({"r": ["N", "M + 1"]}, "'r' is declared (2, "),
-        ({"r": ["N", "min(M, 1)"]}, "is declared (2, 1)"),
+        ({"f": [1, "M + N"]}, "'f' is declared [1, "),
+        ({"r": ["N", "M + 1"]}, "'r' is declared [2, "),
+        ({"r": ["N", "min(M, 1)"]}, "is declared [2, 1]"),
     ],
 )
 def test_wrong_shapes_are_named(shapes: dict[str, list[int | str]], reason: str) -> None:

@@ -16,6 +16,7 @@ from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.report.parts import Text, cell, heading, line, number, table
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.verify.values import Value
+from onnxgrad.wording import shape_text
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -44,7 +45,7 @@ def _row(name: str, value: Value) -> Sequence[Text | str]:
     if not isinstance(value, np.ndarray):
         kind = "none" if value is None else f"a sequence of {len(value)}"
         return name, kind, "", "", "", ""
-    kind = f"{value.dtype.name}{list(value.shape)}"
+    kind = f"{value.dtype.name}{shape_text(value.shape)}"
     if value.dtype.kind not in "biuf" or not value.size:
         return name, kind, "", "", "", ""
     wide = value.astype(np.float64)

@@ -12,6 +12,7 @@ import numpy as np
 from onnxgrad.errors import InputError, NotProved, OnnxgradError
 from onnxgrad.grad.checking.vectors import flat
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.wording import shape_text
 
 # the target itself may be off by this many times the tolerance, because a model that rounds values
 # or selects elements amplifies rounding
@@ -31,7 +32,7 @@ def same_function(target: str, value: Any, expected: Any, limit: float) -> None:
             return
         what = f"values {off:.1e} apart, of at most {size:.1e}"
     else:
-        what = f"shapes {a.shape} and {b.shape}"
+        what = f"shapes {shape_text(a.shape)} and {shape_text(b.shape)}"
     raise NotProved(
         f"onnxruntime and the float64 reference compute another '{target}' ({what}): differences "
         "of the one say nothing about the gradient of the other"

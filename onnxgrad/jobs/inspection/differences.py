@@ -25,6 +25,7 @@ from onnxgrad.ir.protobufs import elements, every_node, operator
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import dtype_name, type_from_proto
 from onnxgrad.results import WithPage
+from onnxgrad.wording import shape_text
 
 _Entry = TypeVar("_Entry")
 # the field of an attribute that holds its value, by type
@@ -241,7 +242,7 @@ def _attribute(a: AttributeProto) -> str:
     if a.ref_attr_name:
         return f"@{a.ref_attr_name}"
     if a.type == AttributeProto.TENSOR:
-        return f"{dtype_name(a.t.data_type)}{list(a.t.dims)}"
+        return f"{dtype_name(a.t.data_type)}{shape_text(a.t.dims)}"
     if a.type not in _FIELDS:
         return str(AttributeProto.AttributeType.Name(a.type)).lower()
     value = getattr(a, _FIELDS[a.type])

@@ -21,6 +21,7 @@ from onnxgrad.ir.storage.external_data import Digests
 from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.jobs.rebasing.outline import constants_of
+from onnxgrad.wording import shape_text
 
 _WEIGHTS = "weights.data"
 
@@ -121,6 +122,6 @@ def set_elements(tensor: TensorProto, array: Array) -> None:
 def _check(tensor: TensorProto, dtype: int, shape: Sequence[int]) -> None:
     if dtype != tensor.data_type or list(shape) != list(tensor.dims):
         raise InternalError(
-            f"'{tensor.name}' has dtype {tensor.data_type} and shape {list(tensor.dims)}, not "
-            f"{dtype} and {list(shape)}"
+            f"'{tensor.name}' has dtype {tensor.data_type} and shape {shape_text(tensor.dims)}, "
+            f"not {dtype} and {shape_text(shape)}"
         )

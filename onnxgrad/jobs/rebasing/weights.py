@@ -29,7 +29,7 @@ from onnxgrad.jobs.rebasing.outline import initializers
 from onnxgrad.jobs.rebasing.record import Record
 from onnxgrad.transform.inference_mode import described, in_training_mode
 from onnxgrad.vocabulary import ADAPTERS
-from onnxgrad.wording import counted, option, perhaps
+from onnxgrad.wording import counted, option, perhaps, shape_text
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,9 @@ def _fitting(
         turned = True
     if (outline.shape[::-1] if turned else outline.shape) != dims:
         raise InputError(
-            f"{where}: '{source}' has the shape {list(outline.shape)}, '{name}' of the original is "
-            f"{_shape(tensor)}: another architecture; optimise it instead"
+            f"{where}: '{source}' has the shape {shape_text(outline.shape)}, "
+            f"'{name}' of the original is {_shape(tensor)}: another architecture; optimise it "
+            "instead"
         )
     return lambda: np.ascontiguousarray(arrays[source].T) if turned else np.asarray(arrays[source])
 

@@ -22,7 +22,7 @@ from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.kinds import of_known
 from onnxgrad.verify import load_inputs
 from onnxgrad.verify.feeds.dims import required_inputs, shape_of, tensor_types
-from onnxgrad.wording import known_names, option
+from onnxgrad.wording import known_names, option, shape_text
 
 _FILES = (".npy", ".npz", ".pb")
 _FILLS = {"ones": 1, "zeros": 0}
@@ -156,8 +156,8 @@ def _array(where: str, declared: ValueInfoProto, value: Any, owner: str = "model
         number = array.ndim == 0 and owner == "model"
         open_shape = ": ones and zeros fill open sizes, other numbers do not" if number else ""
         raise InputError(
-            f"{where}: the {owner} requires shape [{', '.join(map(str, shape))}], but the value "
-            f"has {list(array.shape)}{open_shape}"
+            f"{where}: the {owner} requires shape {shape_text(shape)}, but the value "
+            f"has {shape_text(array.shape)}{open_shape}"
         )
     return array.astype(object) if texts else array
 

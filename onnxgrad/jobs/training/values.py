@@ -44,7 +44,7 @@ from onnxgrad.train.standardization import inputs_of, measured
 from onnxgrad.train.step import TrainingStep, prediction
 from onnxgrad.train.step_folder import check_values
 from onnxgrad.train.update.mixed_precision import MASTER
-from onnxgrad.wording import perhaps
+from onnxgrad.wording import perhaps, shape_text
 
 
 class HeldValues(InNotebooks):
@@ -352,11 +352,12 @@ def check_alike(given: Mapping[str, Array], wanted: Mapping[str, Array], where: 
             raise InputError(f"{where} has '{name}', which is unknown{perhaps(name, wanted)}")
     for name, like in wanted.items():
         if name not in given:
-            raise InputError(f"{where} lacks '{name}': {like.dtype}{list(like.shape)}")
+            raise InputError(f"{where} lacks '{name}': {like.dtype}{shape_text(like.shape)}")
         a = np.asarray(given[name])
         if a.shape != like.shape or a.dtype != like.dtype:
             raise InputError(
-                f"{where}: '{name}' is {a.dtype}{list(a.shape)}, not {like.dtype}{list(like.shape)}"
+                f"{where}: '{name}' is {a.dtype}{shape_text(a.shape)}, "
+                f"not {like.dtype}{shape_text(like.shape)}"
             )
 
 
@@ -373,8 +374,8 @@ def parted(vector: Array, like: Mapping[str, Array], where: str) -> dict[str, Ar
     wanted = flattened(like.values())
     if vector.shape != wanted.shape or vector.dtype != wanted.dtype:
         raise InputError(
-            f"{where} must be {wanted.dtype}{list(wanted.shape)}, not {vector.dtype}"
-            f"{list(vector.shape)}"
+            f"{where} must be {wanted.dtype}{shape_text(wanted.shape)}, not {vector.dtype}"
+            f"{shape_text(vector.shape)}"
         )
     ends = np.cumsum([a.size for a in like.values()])[:-1]
     parts = zip(like.items(), np.split(vector, ends), strict=True)

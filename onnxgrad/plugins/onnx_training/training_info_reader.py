@@ -28,6 +28,7 @@ from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.step_folder import check_fits
 from onnxgrad.train.update.emission import prune
 from onnxgrad.verify.running.session import run
+from onnxgrad.wording import shape_text
 
 _JOINED = ("input", "output", "initializer", "sparse_initializer", "node", "value_info")
 _WHERE = f"the model's metadata '{KEY}'"
@@ -121,8 +122,8 @@ def _initialize(proto: ModelProto, held: Mapping[str, TensorProto], folder: Path
         new = numpy_helper.from_array(np.asarray(value), entry.key)
         if new.dims != old.dims or new.data_type != old.data_type:
             raise InputError(
-                f"initialization makes '{entry.key}' of shape {list(new.dims)}, its "
-                f"initializer is {list(old.dims)}, or of another dtype"
+                f"initialization makes '{entry.key}' of shape {shape_text(new.dims)}, its "
+                f"initializer is {shape_text(old.dims)}, or of another dtype"
             )
         old.CopyFrom(new)
 

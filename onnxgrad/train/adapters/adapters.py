@@ -20,7 +20,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
 from onnxgrad.results import InNotebooks
 from onnxgrad.vocabulary import ADAPTERS
-from onnxgrad.wording import counted
+from onnxgrad.wording import counted, shape_text
 
 LORA_A, LORA_B = ".lora_A", ".lora_B"
 
@@ -66,8 +66,8 @@ class Adapters(InNotebooks):
             raise InputError(f"the adapter of '{weight}' is incomplete: it needs lora_A and lora_B")
         if a.ndim != 2 or b.ndim != 2 or not a.shape[1] == b.shape[0] == self.rank:
             raise InputError(
-                f"the adapter of '{weight}' is {list(a.shape)} and {list(b.shape)}, not of rank "
-                f"{self.rank}"
+                f"the adapter of '{weight}' is {shape_text(a.shape)} and {shape_text(b.shape)}, "
+                f"not of rank {self.rank}"
             )
         return a, b
 
@@ -151,8 +151,8 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
     for name, value in (values or {}).items():
         if name not in held or held[name].shape != value.shape:
             raise InputError(
-                f"'{name}' {list(value.shape)} is not part of the model's adapters: pass values of "
-                "*.lora_* only"
+                f"'{name}' {shape_text(value.shape)} is not part of the model's adapters: "
+                "pass values of *.lora_* only"
             )
         held[name] = value.astype(held[name].dtype)
     return of_words(note, held, "the model's metadata")

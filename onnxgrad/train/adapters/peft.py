@@ -25,7 +25,7 @@ from onnxgrad.options import known_keywords
 from onnxgrad.train.adapters.adapters import LORA_A, LORA_B, Adapters, adapters_of
 from onnxgrad.train.adapters.targets import Site, sites
 from onnxgrad.train.export import digest
-from onnxgrad.wording import printable_json, what_there_is
+from onnxgrad.wording import printable_json, shape_text, what_there_is
 
 FILES = _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -146,7 +146,7 @@ def read_peft(
         module = name.removesuffix(suffix).removeprefix(_PREFIX)
         site = _the_site(module, known, prefix, rename or {})
         if any(n != 1 for n in array.shape[2:]) or array.ndim < 2:
-            raise InputError(f"{folder}: '{name}' is {list(array.shape)}, no matrix")
+            raise InputError(f"{folder}: '{name}' is {shape_text(array.shape)}, no matrix")
         if suffix in _BASE:
             _check_base(program, site, array, f"{folder}: '{name}'")
             continue

@@ -27,7 +27,7 @@ from onnxgrad.train.engines.processes import Ranks, world
 from onnxgrad.train.losses.base import OverBatch
 from onnxgrad.train.manifest import Fed
 from onnxgrad.train.step import TrainingStep
-from onnxgrad.wording import option
+from onnxgrad.wording import option, shape_text
 
 Batch = Mapping[str, Array]
 
@@ -107,7 +107,7 @@ def shards(batch: Batch, inputs: Sequence[Fed]) -> Shards:
             "examples to distribute"
         )
     if not split:
-        listed = ", ".join(f"{fed.name}: {list(fed.shape or ())}" for fed in inputs)
+        listed = ", ".join(f"{fed.name}: {shape_text(fed.shape or ())}" for fed in inputs)
         raise InputError(
             f"the batch has no examples to distribute: the step fixes the sizes {listed}; pass "
             "batches of these sizes times the number of processes"

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.ir.types import Array
-from onnxgrad.wording import install, printable
+from onnxgrad.wording import install, one_line, printable
 
 T = TypeVar("T")
 # bytes of one Allreduce: large enough that its start-up does not count, small enough for MPI's
@@ -145,7 +145,7 @@ def _buckets(array: Array) -> Iterator[Array]:
 
 
 def _to_stderr(words: str) -> None:
-    print(f"onnxgrad: {printable(' '.join(words.split()))}", file=sys.stderr)
+    print(f"onnxgrad: {printable(one_line(words))}", file=sys.stderr)
 
 
 def _code(error: Exception) -> int:

@@ -31,7 +31,7 @@ from onnxgrad.verify.running.session import (
     how_to_get,
 )
 from onnxgrad.vocabulary import PROVIDERS
-from onnxgrad.wording import NO_ONNXRUNTIME, one_line, option
+from onnxgrad.wording import NO_ONNXRUNTIME, one_line, option, shape_text
 
 # from this number of weights on, freeing memory is worth the tenth of a second that it takes
 _LARGE = 1 << 20
@@ -131,7 +131,7 @@ def refusing(feeds: Mapping[str, Array], rows: Array | None = None) -> Iterator[
         where = "" if index is None else _place_of(int(index[1]), feeds, rows)
         raise InputError(
             f"the model cannot run this batch: {found['op']} '{found['name']}': "
-            f"{' '.join(found['why'].split())}{where}"
+            f"{one_line(found['why'])}{where}"
         ) from error
 
 
@@ -214,7 +214,7 @@ def _fitting(
     _check_sizes(array, fed, sizes)
     # a cache of the past may have no places yet, but a loss needs examples and labels
     if array.size == 0 and (array.shape[0] == 0 or fed.ignored is not None):
-        raise InputError(f"'{fed.name}' of the batch is empty, of shape {list(array.shape)}")
+        raise InputError(f"'{fed.name}' of the batch is empty, of shape {shape_text(array.shape)}")
     if fed.classes is not None:
         _check_labels(array, fed, fed.classes, rows)
     return np.require(array, requirements="C")
@@ -232,8 +232,8 @@ def _check_sizes(array: Array, fed: Fed, sizes: dict[str, tuple[int, str]]) -> N
     )
     if not fits:
         raise InputError(
-            f"'{fed.name}' of the batch has shape {list(array.shape)}, but the step requires "
-            f"{list(shape)}"
+            f"'{fed.name}' of the batch has shape {shape_text(array.shape)}, but the step requires "
+            f"{shape_text(shape)}"
         )
     for d, n in zip(shape, array.shape):
         if isinstance(d, str) and sizes.setdefault(d, (n, fed.name))[0] != n:
@@ -288,6 +288,6 @@ def sizes_of(fed: Fed) -> tuple[int, ...]:
 
 def _listed(inputs: list[Fed]) -> str:
     return ", ".join(
-        f"{fed.name}: {fed.dtype}{list(fed.shape) if fed.shape is not None else ''}"
+        f"{fed.name}: {fed.dtype}{'' if fed.shape is None else shape_text(fed.shape)}"
         for fed in inputs
     )

@@ -34,7 +34,7 @@ from onnxgrad.train.losses.base import (
 from onnxgrad.train.losses.place import Place
 from onnxgrad.train.losses.regression import Elementwise
 from onnxgrad.train.losses.weighting import Balanced, is_balanced
-from onnxgrad.wording import option
+from onnxgrad.wording import option, shape_text
 
 
 def negative_log_likelihood(
@@ -178,7 +178,7 @@ class _OfClasses(Reduced):
         if len(shape) != 1 or (isinstance(classes, int) and shape[0] != classes):
             raise InputError(
                 f"{self.name}: weight is one number per class, {classes or '?'} of them, not an "
-                f"array {shape}"
+                f"array {shape_text(shape)}"
             )
         if not np.any(value):
             raise InputError(f"{self.name}: the weight of each class is 0: no label counts")

@@ -14,6 +14,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.options import Count
 from onnxgrad.train.losses.weighting import is_counted
 from onnxgrad.train.metrics.base import Arrays, Score
+from onnxgrad.wording import shape_text
 
 _THRESHOLD = ": one score per label needs threshold, 0 for logits or 0.5 for probabilities"
 _SEVERAL = "set threshold (0 for logits, 0.5 for probabilities), or use a function as the metric"
@@ -38,8 +39,8 @@ class _OfClasses(Score):
         if self.is_single(scores.shape):
             more = _THRESHOLD if isinstance(self, WithThreshold) else ""
             raise InputError(
-                f"{self.name}: {self.output or 'the output'} has shape {list(scores.shape)}, and "
-                f"must have scores of several classes along axis {self.axis}{more}"
+                f"{self.name}: {self.output or 'the output'} has shape {shape_text(scores.shape)}, "
+                f"and must have scores of several classes along axis {self.axis}{more}"
             )
         best: Array = scores.argmax(self.axis)
         if labels.shape == np.expand_dims(best, self.axis).shape:
@@ -54,8 +55,8 @@ class _OfClasses(Score):
         elif labels.shape != best.shape:
             last = scores.shape[:-1] == labels.shape and ": the classes are along axis=-1"
             raise InputError(
-                f"{self.name}: '{self.answers}' has shape {list(labels.shape)}, the scores "
-                f"{list(scores.shape)}{last or ''}"
+                f"{self.name}: '{self.answers}' has shape {shape_text(labels.shape)}, the scores "
+                f"{shape_text(scores.shape)}{last or ''}"
             )
         return labels, is_counted(labels, self.ignore_index)
 
@@ -89,7 +90,7 @@ class WithThreshold(_OfClasses):
         if labels.size != scores.size or not np.isin(labels, (0, 1, self.ignore_index)).all():
             raise InputError(
                 f"{self.name}: with a threshold '{self.answers}' must be 0 and 1 in the scores' "
-                f"shape {list(scores.shape)}, not {list(labels.shape)}"
+                f"shape {shape_text(scores.shape)}, not {shape_text(labels.shape)}"
             )
         labels = labels.reshape(scores.shape)
         return is_counted(labels, self.ignore_index), labels == 1, scores > self.threshold

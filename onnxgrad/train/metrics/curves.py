@@ -12,6 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.types import Array
 from onnxgrad.train.losses.weighting import is_counted
 from onnxgrad.train.metrics.base import Score
+from onnxgrad.wording import shape_text
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class _OfRanks(Score):
         elif labels.size != scores.size:
             raise InputError(
                 f"{self.name}: '{self.answers}' must be 0 and 1 in the scores' shape "
-                f"{list(scores.shape)}, or indices without the last axis, not {list(labels.shape)}"
+                f"{shape_text(scores.shape)}, or indices without the last axis, "
+                f"not {shape_text(labels.shape)}"
             )
         if not np.isin(labels, (0, 1, self.ignore_index)).all():
             raise InputError(f"{self.name}: '{self.answers}' must be 0 and 1")

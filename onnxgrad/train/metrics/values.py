@@ -13,6 +13,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.options import Range
 from onnxgrad.train.losses.weighting import is_counted
 from onnxgrad.train.metrics.base import Score
+from onnxgrad.wording import shape_text
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class Perplexity(Score):
     def sums(self, scores: Array, labels: Array) -> Array:
         if scores.ndim < 2 or labels.shape != scores.shape[:-1]:
             raise InputError(
-                f"perplexity: scores {list(scores.shape)} need labels {list(scores.shape[:-1])}, "
-                f"and '{self.answers}' has shape {list(labels.shape)}"
+                f"perplexity: scores {shape_text(scores.shape)} need labels "
+                f"{shape_text(scores.shape[:-1])}, and '{self.answers}' has shape "
+                f"{shape_text(labels.shape)}"
             )
         length, shift = scores.shape[-2], 1 if self.shift is None else self.shift
         z = scores[..., : max(length - shift, 0), :].astype(np.float64)
@@ -65,8 +67,8 @@ class R2(Score):
         """Returns the count, the mean, the sum of squares around it, and that of the errors."""
         if scores.shape != labels.shape or not scores.ndim:
             raise InputError(
-                f"r2: '{self.answers}' has shape {list(labels.shape)}, the output "
-                f"{list(scores.shape)}"
+                f"r2: '{self.answers}' has shape {shape_text(labels.shape)}, the output "
+                f"{shape_text(scores.shape)}"
             )
         flat = (len(labels), prod(labels.shape[1:]))
         t: Any = labels.reshape(flat).astype(np.float64)

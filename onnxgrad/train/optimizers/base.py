@@ -22,6 +22,7 @@ from onnxgrad.named_options import name_of
 from onnxgrad.options import Declared, NonNegative, check_fields
 from onnxgrad.results import Plain
 from onnxgrad.train import array_math
+from onnxgrad.wording import shape_text
 
 # a Var while a graph is built, an array while arrays are updated
 Tensor = Any
@@ -230,4 +231,4 @@ def _alike(value: Tensor, before: Tensor) -> bool:
 def _type(value: Tensor) -> str:
     if not hasattr(value, "dtype"):
         return repr(value)
-    return str(getattr(value, "type", None) or f"{value.dtype}{list(value.shape)}")
+    return str(getattr(value, "type", None) or f"{value.dtype}{shape_text(value.shape)}")

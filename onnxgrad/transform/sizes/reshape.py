@@ -9,6 +9,7 @@ import numpy as np
 from onnxgrad.batching.layout import Refused, Size
 from onnxgrad.ir import sizes as algebra
 from onnxgrad.transform.sizes.node import Node, Shape
+from onnxgrad.wording import shape_text
 
 
 def reshape(node: Node) -> Shape | None:
@@ -64,7 +65,7 @@ def _with(node: Node, shape: Shape, changes: Mapping[int, Size]) -> Shape:
 
 
 def _text(node: Node, shape: Shape) -> str:
-    return f"[{', '.join(str(node.at.plain(d)) for d in shape)}]"
+    return shape_text(node.at.plain(d) for d in shape)
 
 
 def _target(found: Shape) -> list[Size]:

@@ -23,7 +23,7 @@ from onnxgrad.verify.feeds.edge_cases import Edges, Slot, Variation, edged, vari
 from onnxgrad.verify.feeds.sizes_reached import decides_sizes
 from onnxgrad.verify.feeds.value_bounds import Uses, uses_of
 from onnxgrad.verify.values import Value
-from onnxgrad.wording import input_option, option
+from onnxgrad.wording import input_option, option, shape_text
 
 _MAX_ELEMENTS = 2**28  # no generated input is larger than a gigabyte
 _MOST_AXES = 64
@@ -180,7 +180,8 @@ def _check_given(value: onnx.ValueInfoProto, array: Value) -> None:
         isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True)
     ):
         raise InputError(
-            f"{_given(value.name)}: the model wants shape {shape}, it holds {list(array.shape)}"
+            f"{_given(value.name)}: the model wants shape {shape_text(shape)}, "
+            f"it holds {shape_text(array.shape)}"
         )
 
 
@@ -239,7 +240,7 @@ class _Maker:
             )
         if math.prod(shape) > _MAX_ELEMENTS:
             raise InputError(
-                f"input {name!r} would have shape {shape}; choose smaller sizes with "
+                f"input {name!r} would have shape {shape_text(shape)}; choose smaller sizes with "
                 f"{option('--dim', 'dims=')}, or set it with {input_option(name)}"
             )
         text = kind.elem_type == onnx.TensorProto.STRING

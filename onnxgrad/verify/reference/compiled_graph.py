@@ -22,6 +22,7 @@ from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
 from onnxgrad.verify.reference.moved_constants import MovedConstants
 from onnxgrad.verify.values import attribute_value, widen
+from onnxgrad.wording import one_line
 
 Env: TypeAlias = dict[str, Any]
 _A = onnx.AttributeProto
@@ -302,8 +303,8 @@ def _apply(step: Step, env: Env, clock: Clock) -> list[Any]:
     except Exception as error:
         # onnx.reference raises this for a form that it lacks
         kind = Unsupported if isinstance(error, NotImplementedError) else NodeFailed
-        reason = " ".join(str(error).split())[:300]
-        raise kind(f"{_where(call)}: {type(error).__name__}: {reason}") from error
+        reason = f"{type(error).__name__}: {one_line(error, 300)}"
+        raise kind(f"{_where(call)}: {reason}") from error
     if not clock.jitter or call.op_type not in clock.jittered:
         return [widen(value) for value in found]
     return [clock.perturb(widen(value), call.op_type) for value in found]

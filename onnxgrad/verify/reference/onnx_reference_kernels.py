@@ -12,6 +12,7 @@ from onnx.reference.ops._op_list import _build_registered_operators
 
 from onnxgrad.ir.protobufs import keep
 from onnxgrad.verify.reference.kernels import BY_BODY, Call, Unsupported
+from onnxgrad.wording import one_line
 
 # the function that finds the class of an operator, by domain
 _FIND: Mapping[str, Callable[..., Any]] = {
@@ -63,7 +64,7 @@ def borrow(
     except Exception as error:
         if "No registered implementation" in str(error):  # the message then lists all operators
             return None
-        raise Unsupported(f"{call.op_type}: {' '.join(str(error).split())[:300]}") from error
+        raise Unsupported(f"{call.op_type}: {one_line(error, 300)}") from error
 
     # onnx.reference reads the roi of every Resize
     crops = call["coordinate_transformation_mode"] == "tf_crop_and_resize"

@@ -23,6 +23,7 @@ from onnxgrad.verify.reference.kernels import CONTRACTIONS, DEPLOYED, ROUNDED
 from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.reference.user_operators import OWN
 from onnxgrad.verify.running.results_in_files import to_files
+from onnxgrad.wording import one_line
 
 Ask: TypeAlias = Callable[[str, str, list[Any], dict[str, Any]], list[Any]]
 # float64 weights are large: the original, the candidate, and what differences are taken of
@@ -143,8 +144,7 @@ def _outlined(model: bytes | bytearray | str) -> tuple[onnx.ModelProto, Path | N
 
 
 def _unreadable(model: str, error: Exception) -> InputError:
-    words = " ".join(str(error).split())[:200]
-    return InputError(f"{model}: its external data cannot be read: {words}")
+    return InputError(f"{model}: its external data cannot be read: {one_line(error, 200)}")
 
 
 def read(model: bytes | bytearray | str) -> onnx.ModelProto:

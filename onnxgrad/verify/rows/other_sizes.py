@@ -20,6 +20,7 @@ from onnxgrad.verify.proof_model import Model, proof_model
 from onnxgrad.verify.report import Case, Check, Report
 from onnxgrad.verify.request import Settings
 from onnxgrad.verify.running.child_process import RunFailed
+from onnxgrad.wording import shape_text
 
 _STAGE = "other sizes"
 _SHAPES = "only shapes: there are no numbers to compare with"
@@ -68,7 +69,7 @@ def _shapes(
         got = np.asarray(results[value.name]).shape
         wanted = _declared(value, sizes)
         if wanted is not None and tuple(got) != wanted:
-            reason = f"shape {list(got)} in place of {list(wanted)} at {shown}"
+            reason = f"shape {shape_text(got)} in place of {shape_text(wanted)} at {shown}"
             return Difference(value.name, None, None, None, math.inf, 0.0, reason, check=_STAGE)
     return None
 

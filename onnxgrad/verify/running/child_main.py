@@ -65,7 +65,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             del arguments
         except Exception as error:  # noqa: BLE001  # libraries raise their own classes; the parent interprets them
             kind = "MemoryError" if limit and _lacks_memory(error) else type(error).__name__
-            answer = ("failed", kind, " ".join(str(error).split()))
+            answer = ("failed", kind, str(error))
         send(answers, answer)
         del answer
 

@@ -249,12 +249,14 @@ class _Watch:
 
 
 class Refused(Exception):
-    """The child answered with an exception. It carries the name of its class and its message."""
+    """The child answered with an exception. It carries the name of its class and its message, in
+    one line.
+    """
 
     def __init__(self, kind: str, words: str) -> None:
         super().__init__(kind, words)  # the arguments make it picklable
         self.kind = kind
-        self.words = words
+        self.words = one_line(words)
 
 
 def _answer(called: Callable[..., Any], call: list[Any]) -> tuple[str, Any]:

@@ -99,7 +99,7 @@ class Sessions:
             try:
                 options.register_custom_ops_library(library)
             except Exception as error:  # noqa: BLE001  # onnxruntime's own class
-                return {"library": library, "why": " ".join(str(error).split())}
+                return {"library": library, "why": str(error)}
         on_cpu = provider == CPU
         if not on_cpu:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

@@ -25,7 +25,7 @@ from onnxgrad.verify.running.libraries import LIBRARIES, cannot_load
 from onnxgrad.verify.running.runtimes import Runtime
 from onnxgrad.verify.values import Feeds, Value
 from onnxgrad.vocabulary import MOST_THREADS, PROVIDERS
-from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install
+from onnxgrad.wording import NO_ONNXRUNTIME, input_option, install, one_line
 
 
 class RuntimeMissing(InputError):
@@ -84,7 +84,7 @@ def _plain_words(message: str) -> str:
     """Returns onnxruntime's message without its clutter. The message is cut first: it may contain a
     name of megabytes, which makes the search slow.
     """
-    return _CLUTTER.sub("", message[:_MOST_CHARACTERS])[:400]
+    return _CLUTTER.sub("", one_line(message[:_MOST_CHARACTERS]))[:400]
 
 
 _COURTESY_SECONDS, _COURTESY_FACTOR = 2.0, 10.0

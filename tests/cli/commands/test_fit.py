@@ -279,7 +279,7 @@ def arrays(**changes: Any) -> dict[str, Any]:
         (
             BASE,
             {"x": np.zeros((64, 5), np.float32)},
-            "has shape [32, 5], but the step requires ['N', 8]",
+            "has shape [32, 5], but the step requires [N, 8]",
         ),
         (BASE, {"x": np.zeros((0, 8)), "labels": np.zeros(0)}, "the data has no examples"),
         ([*BASE, "--validation", "empty.npz"], {}, "the held-out data has no examples"),

@@ -85,7 +85,7 @@ def test_metrics_are_of_this_step() -> None:
         ({"more": np.zeros(2)}, "'more', which is not an input"),
         (
             {"x": np.zeros((4, 7), np.float32)},
-            r"has shape \[4, 7\], but the step requires \['N', 8\]",
+            r"has shape \[4, 7\], but the step requires \[N, 8\]",
         ),
         ({"x": np.zeros((5, 8), np.float32)}, "has 4 for N, 'x' of the same batch 5"),
         ({"x": np.zeros((4, 8), np.int64)}, "is int64, but the step requires float32"),
