@@ -19,7 +19,7 @@ from onnxgrad.train.labels import positive_weight, read_by_model, weighs_example
 from onnxgrad.train.manifest import Fed, Role
 from onnxgrad.train.step import TrainingStep
 from onnxgrad.train.update.emission import fed_of
-from onnxgrad.wording import counted, first_of
+from onnxgrad.wording import counted, first_of, shape_text
 
 _WIDEST = 20  # classes of a table in the terminal
 
@@ -198,5 +198,5 @@ def _held_out(which: str, found: Mapping[str, float]) -> str:
 
 def _typed(fed: Fed) -> tuple[Text, Text]:
     """Returns the name of an input of a step, and its type."""
-    sizes = ", ".join("?" if d is None else str(d) for d in fed.shape or ())
-    return cell(fed.name), cell(fed.dtype if fed.shape is None else f"{fed.dtype}[{sizes}]")
+    sizes = "" if fed.shape is None else shape_text(fed.shape)
+    return cell(fed.name), cell(f"{fed.dtype}{sizes}")

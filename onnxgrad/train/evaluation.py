@@ -58,6 +58,16 @@ def evaluated(
     return {name: {**means, **values}[name] for name in ("loss", *metrics)}
 
 
+def why_undefined(metrics: Mapping[str, Metric], found: Mapping[str, float]) -> list[str]:
+    """Returns a line for each metric whose value is NaN."""
+    scores = {name: metric for name, metric in metrics.items() if isinstance(metric, Score)}
+    return [
+        f"{name} is nan: {score.undefined}"
+        for name, score in scores.items()
+        if math.isnan(found.get(name, 0.0))
+    ]
+
+
 def tables(
     session: Any,
     step: TrainingStep,

@@ -312,6 +312,20 @@ def scaled(
     return product, {slot: v.name for slot, v in state.items()}
 
 
+def _not_trained(name: str, is_sparse: bool) -> InputError:
+    if is_sparse:
+        left = option(f"--wrt 'params,!{name}'", f"wrt='params,!{name}'")
+        return InputError(
+            f"'{name}' is a sparse weight, which no step trains: store it as a dense one, or leave "
+            f"it out by {left}"
+        )
+    return InputError(
+        f"'{name}' is not a weight that the file holds as floating-point numbers: leave it out of "
+        f"wrt, or train adapters beside it (`onnxgrad lora`); {option('--ste', 'ste=True')} trains "
+        "stored integers if they have one scale per tensor or axis"
+    )
+
+
 def _with_update(
     found: Gradient, ahead: _Forward, options: UpdateOptions, original: str, repairs: Repairs
 ) -> TrainingStep:
@@ -320,12 +334,7 @@ def _with_update(
     values = {v.name: v for v in block.vars()}
     parameters = [values[name] for name in found.adjoints]
     if absent := [p.name for p in parameters if p.initializer is None]:
-        ste = option("--ste", "ste=True")
-        raise InputError(
-            f"'{absent[0]}' is not a weight that the file holds as floating-point numbers: leave "
-            f"it out of wrt, or train adapters beside it (`onnxgrad lora`); {ste} trains stored "
-            "integers if they have one scale per tensor or axis"
-        )
+        raise _not_trained(absent[0], absent[0] in {v.name for v in block.sparse})
     adjoints = [values[name] for name in found.adjoints.values()]
     initial = {p.name: np.array(p.const) for p in parameters}
     initial |= {s.name: s.initial for s in applied.statistics}

@@ -231,6 +231,22 @@ def test_weights_that_the_file_holds_as_constants_are_trained_as_initializers_ar
     assert runs[0][0][4] < 0.5 * runs[0][0][0]
 
 
+def test_a_sparse_weight_is_named_as_one() -> None:
+    model = classifier()
+    (w, _) = model.graph.initializer
+    indices = onnx.helper.make_tensor("places", onnx.TensorProto.INT64, [12], range(12))
+    values = onnx.helper.make_tensor(
+        "w", onnx.TensorProto.FLOAT, [12], onnx.numpy_helper.to_array(w).ravel()
+    )
+    model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4, 3]))
+    model.graph.initializer.remove(w)
+    with pytest.raises(
+        InputError, match=r"'w' is a sparse weight, .* leave it out by wrt='params,!w'"
+    ):
+        training_step(model, CrossEntropy(), SGD())
+    assert training_step(model, CrossEntropy(), SGD(), wrt="params,!w").initial.keys() == {"b"}
+
+
 def test_weights_inside_a_branch_are_trained() -> None:
     model = onnx.parser.parse_model("""
     <ir_version: 10, opset_import: ["" : 20]>

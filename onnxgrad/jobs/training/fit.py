@@ -36,7 +36,7 @@ from onnxgrad.train.array_files import read_npz
 from onnxgrad.train.callbacks import Callback, Event, History, check_needs, check_plotting
 from onnxgrad.train.data import without_unread
 from onnxgrad.train.engines.session import give_back
-from onnxgrad.train.evaluation import tables
+from onnxgrad.train.evaluation import tables, why_undefined
 from onnxgrad.train.export import Deployed, export
 from onnxgrad.train.frozen_part import features
 from onnxgrad.train.losses import Loss, parse_loss
@@ -247,6 +247,7 @@ def fit(
         if options.plot is not None and leads:
             history.plot(options.plot)
     first = len(task.notes)
+    notes = (*notes, *why_undefined(metrics, history.last or {}))
     return Fitted(
         trained, history, steps, seconds, notes=notes, leads=leads, of_step=first,
         confusion=confusion, averaged=averaging,

@@ -34,6 +34,7 @@ class Score(metaclass=Declared):
 
     name: ClassVar[str] = ""
     usual: ClassVar[str] = "labels"  # the target of a metric without a loss
+    undefined: ClassVar[str] = "no held-out label counts"  # why the value is NaN
 
     output: str | None = None
     target: str | None = None

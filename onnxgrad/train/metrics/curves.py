@@ -28,6 +28,10 @@ class _OfRanks(Score):
     Keeps the scores of all held-out data in memory.
     """
 
+    undefined: ClassVar[str] = (
+        "the held-out labels are of one class only, or lack a class, or scores are NaN"
+    )
+
     ignore_index: int = -100
 
     def sums(self, scores: Any, labels: Any) -> Array:

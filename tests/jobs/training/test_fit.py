@@ -149,3 +149,21 @@ def test_a_scale_is_a_number_or_a_fraction(text: str) -> None:
         InputError, match=r"^--scale x.*: write NAME=NUMBER, such as --scale x=1/255$"
     ):
         Scales().read(text, "--scale")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_note_says_why_an_area_is_nan(folder: Path, classes: int) -> None:
+    """A class that no held-out label has leaves its area undefined."""
+    held = examples(50, seed=2)
+    held["labels"] %= classes
+    done = onnxgrad.fit(
+        "model.onnx", examples(100), validation=held, measure=["roc_auc", "f1"], **HOW, report=True
+    )
+    assert np.isnan(done.last["roc_auc"]) == (classes < 3) and done.last["f1"] >= 0
+    notes = [note for note in done.notes if " is nan: " in note]
+    assert (
+        notes
+        == [
+            "roc_auc is nan: the held-out labels are of one class only, or lack a class, or scores are NaN"
+        ][: classes < 3]
+    )
