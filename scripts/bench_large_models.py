@@ -5,7 +5,8 @@
 The tables `plain` and `proved` are of a command's own process, on a chain of MatMul whose weights
 lie in an external file, or in the model's own: without proofs, and with them on a model of
 `--proved` GB. The table `checked` is of all processes of a command, the ones that run models
-included, on three models of about 0.3 GB whose weights lie in their file. A page that several
+included, on three models of about 0.3 GB whose weights lie in their file; ROWs are models or
+commands, MODEL:COMMAND chooses one. A page that several
 processes share counts once. Linux only.
 """
 
@@ -51,8 +52,10 @@ PROOFS = {
     "verify": "verify MODEL MODEL",
 }
 
+_GRADIENT = "onnxruntime, gradient"  # a session of the gradient by all weights, as in the checks
 CHECKED = {
     "onnxruntime": "",  # a session of the model, which runs once
+    _GRADIENT: "",
     "verify": "verify MODEL MODEL",
     "check-grad of the input": "check-grad MODEL --wrt x --target y",
     "grad of the input": "grad MODEL --wrt x --target y -o OUT/o.onnx",
@@ -208,6 +211,16 @@ def peak_of_all(command: list[str]) -> tuple[int, float]:
     return most, time.perf_counter() - started
 
 
+def gradient(path: Path, folder: Path) -> Path:
+    """Writes the gradient by all weights of a model, which lie in another file."""
+    made = folder / "gradient.onnx"
+    folder.mkdir()
+    words = ["grad", str(path), "--wrt", "params", "--target", "y", "--no-verify", "-o", str(made)]
+    subprocess.run([sys.executable, "-m", "onnxgrad", *words, "-q"], check=True)
+    onnx.save(onnx.load(made), made, save_as_external_data=True, location="gradient.data")
+    return made
+
+
 def checked(rows: list[str]) -> None:
     """Print the peaks of all processes of commands that check derivatives."""
     print("\nAll processes of a command:\n")
@@ -229,14 +242,15 @@ def checked(rows: list[str]) -> None:
             )
             opset = [helper.make_opsetid("", 20)]
             onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), other)
-            for row in [row for row in CHECKED if not rows or row in rows or name in rows]:
+            for row in [
+                row for row in CHECKED if not rows or {row, name, f"{name}:{row}"} & {*rows}
+            ]:
                 words = CHECKED[row].replace("MODEL", str(path)).replace("OTHER", str(other))
                 words = words.replace("OUT", folder).split()
-                command = (
-                    [sys.executable, "-m", "onnxgrad", *words, "-q"]
-                    if words
-                    else [sys.executable, "-c", _RUN, str(path)]
-                )
+                command = [sys.executable, "-m", "onnxgrad", *words, "-q"]
+                if not words:
+                    run = path if row != _GRADIENT else gradient(path, Path(folder, "grad"))
+                    command = [sys.executable, "-c", _RUN, str(run)]
                 most, seconds = peak_of_all(command)
                 share = most * 1024 / size
                 print(

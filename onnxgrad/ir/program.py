@@ -17,8 +17,11 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.derivations import Derivations
+from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.protobufs import elements
 from onnxgrad.ir.storage.external_data import Digests, internalize
+from onnxgrad.ir.storage.stored_arrays import as_stored, is_storable
+from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import escaped
@@ -180,6 +183,9 @@ class Program:
         Raises InputError if the data is damaged, or external data is missing or outside the folder.
         """
         if tensor.data_location == TensorProto.EXTERNAL:
+            large = is_storable(tensor) and (raw_bytes(tensor) or 0) >= LARGE
+            if large and self.folder is not None:
+                return as_stored(tensor, self.folder)
             tensor = internalize(tensor, self.folder)
         return elements(tensor)
 

@@ -20,6 +20,7 @@ from onnxgrad.verify import Report, open_session, run, verify
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.feeds.proof_cases import choose_cases
+from onnxgrad.verify.request import MOST_OPEN
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.values import Value
 from onnxgrad.vocabulary import FLOAT16_BOUND
@@ -61,7 +62,9 @@ def running(opened: AbstractContextManager[Any], options: Proof) -> Iterator[Run
     """Yields a function that runs a model from `original_of` or `runnable` in onnxruntime."""
     provider = providers_of(options.provider)[0]
     with opened as model:
-        yield lambda feeds: run(model, feeds, provider=provider, threads=options.threads)
+        yield lambda feeds: run(
+            model, feeds, provider=provider, threads=options.threads, most=MOST_OPEN
+        )
 
 
 def proved(program: Program, expected: Run, options: Proof) -> Report:

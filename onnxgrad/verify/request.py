@@ -26,6 +26,8 @@ from onnxgrad.wording import option
 
 Stored: TypeAlias = "Mapping[str, Value] | str | os.PathLike[str]"
 
+# bytes that the child may hold in sessions of other models than the two that are compared
+MOST_OPEN = 1 << 28
 # onnxruntime's name of the folder of external weights, if a model is given as bytes
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -38,6 +40,8 @@ class Settings:
     threads: int
     early: EarlyRuns | None = field(default=None, compare=False, repr=False)
     runtime: Runtime | None = None
+    # bytes beyond which two sessions are open; None: as many as run ahead
+    most: int | None = field(default=MOST_OPEN, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -59,6 +63,7 @@ class Settings:
             threads=self.threads,
             may_idle=True,
             again=again,
+            most=self.most,
             session_options={} if folder is None else {_FOLDER: folder},
             runtime=self.runtime,
         )
@@ -214,7 +219,8 @@ class Request:
     @property
     def settings(self) -> Settings:
         """The settings with which the original runs."""
-        return Settings(self.providers[0], self.threads, self.early)
+        most = MOST_OPEN if self.early is None else None
+        return Settings(self.providers[0], self.threads, self.early, most=most)
 
     @property
     def there(self) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+from tests.helpers import ROOT
 
 ONNXGRAD = [sys.executable, "-m", "onnxgrad"]
 LAYERS, SIDE = 12, 8192  # 12 weights of 256 MiB
@@ -163,3 +166,24 @@ def test_the_gradient_of_a_model_of_2_gb_is_written_in_a_tenth_of_its_size(tmp_p
     ].version == 18
     for path in [*tmp_path.glob("out.onnx.*.data"), tmp_path / "weights.bin"]:
         path.unlink()  # pytest keeps its folders
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "command",
+    ["check-grad MODEL --wrt params --target y", "train-step MODEL --loss mse --wrt params -o OUT"],
+)
+def test_a_check_of_a_gradient_holds_no_weights_in_float64(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """All processes together; onnxruntime's session of the gradient holds three times the weights."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    bench = importlib.import_module("bench_large_models")
+    model = tmp_path / "model.onnx"
+    onnx.save(bench.embedding(60_000), model)
+    size = model.stat().st_size
+    words = command.replace("MODEL", str(model)).replace("OUT", str(tmp_path / "step")).split()
+    peak = bench.peak_of_all([*ONNXGRAD, *words, "-q"])[0] * 1024
+    print(f"peak {peak / 1e6:.0f} MB of {size / 1e6:.0f} MB")
+    assert size > 180 * 10**6 and peak < 4 * size + 200 * 10**6

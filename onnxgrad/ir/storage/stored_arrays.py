@@ -58,6 +58,18 @@ class StoredArray(LazyArray):
         return np.take(lying.T if self.transposed else lying, positions, axis=0).astype(np.float64)
 
 
+def as_stored(tensor: TensorProto, folder: Path) -> Array:
+    """Returns the elements of an external tensor of floats in its own type, without a second copy.
+    Raises InputError as `stored`.
+    """
+    path, offset = checked_place(tensor, folder)
+    made = np.empty(tuple(tensor.dims), _dtype(_DTYPES[tensor.data_type]))
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        _fill(file, made)
+    return made
+
+
 def temporary(path: str, shape: tuple[int, ...], dtype: str) -> StoredArray:
     """Returns the array that fills a file. The file is removed with the array."""
     made = StoredArray(path=path, offset=0, shape=shape, dtype=dtype)

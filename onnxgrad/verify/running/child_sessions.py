@@ -17,8 +17,8 @@ import numpy as np
 from onnxgrad.verify.running.results_in_files import to_files
 
 CACHED_SESSIONS = 6
-# on a device, each session holds its weights and an arena: keep the two that are compared
-DEVICE_SESSIONS = 2
+# each session on a device, or of a large model, holds its weights: keep the two that are compared
+LARGE_SESSIONS = 2
 CPU = "CPUExecutionProvider"
 
 _IN_USE = re.compile(rb'"mem_in_use_peak" : "(\d{1,18})"')
@@ -111,17 +111,16 @@ class Sessions:
         providers: list[Any] = [(provider, config["provider_options"])]
         if not on_cpu:
             providers.append(CPU)
-        keep = config.get("keep", CACHED_SESSIONS)
         # of a large model no memory of a run stays for the next
         options.enable_cpu_mem_arena = options.enable_mem_pattern = not config.get("lean")
         self._drop(key)  # its weights go before they are loaded again
-        self._shrink((keep if on_cpu else min(keep, DEVICE_SESSIONS)) - 1)
+        self._shrink(_count(config, on_cpu) - 1)
         session = self._made(model, options, providers, config.get("again", ""))
         used = session.get_providers()
         if provider not in used:
             return {"missing": provider, "available": used}
         self._open[key] = session
-        self._shrink(keep)
+        self._shrink(_count(config, on_cpu))
         return {
             "inputs": [(i.name, i.type, i.shape) for i in session.get_inputs()],
             "outputs": [(o.name, o.type, o.shape) for o in session.get_outputs()],
@@ -210,6 +209,22 @@ class Sessions:
         """
         self.time(key, feeds, 1)
         return _most_in_use(self._open.pop(key).end_profiling(), provider)
+
+
+def _count(config: dict[str, Any], on_cpu: bool) -> int:
+    """Returns how many sessions may be open now."""
+    keep: int = config.get("keep", CACHED_SESSIONS)
+    large = "most" in config and _resident() > config["most"]
+    return min(keep, LARGE_SESSIONS) if large or not on_cpu else keep
+
+
+def _resident() -> int:
+    """Returns the resident bytes of this process; 0 if the system has no /proc."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def _call(

@@ -257,6 +257,7 @@ def open_session(
     session_options: Mapping[str, str] = {},
     timeout: float = SECONDS,
     keep: int = CACHED_SESSIONS,
+    most: int | None = None,
     may_idle: bool = False,
     again: bool = False,
     runtime: Runtime | None = None,
@@ -264,9 +265,9 @@ def open_session(
     """Loads a model in the child. `session_options`: onnxruntime's session configuration entries.
     `keep`: how many sessions the child may hold (two on a device). Beyond that, the least recently
     used session is dropped, and loaded again at its next run. With 1, no memory of a run stays for
-    the next on the CPU. `may_idle`: accept a model of which
-    no node runs on the provider. `again`: the model is opened with other threads as well, and
-    onnxruntime optimises it only once. `runtime`: in place of the provider.
+    the next on the CPU. `most`: the bytes beyond which the child holds two sessions. `may_idle`:
+    accept a model of which no node runs on the provider. `again`: the model is opened with other
+    threads as well, and onnxruntime optimises it only once. `runtime`: in place of the provider.
 
     Raises InputError if the provider or onnxruntime is missing, and RunFailed if the model does not
     load.
@@ -286,6 +287,7 @@ def open_session(
         "options": dict(session_options),
         "keep": keep,
         "lean": keep == 1 and provider == "cpu",
+        **({} if most is None else {"most": most}),
         "libraries": list(LIBRARIES),
         "again": digest if again else "",
     }
@@ -401,9 +403,11 @@ def run(
     timeout: float = SECONDS,
     session_options: Mapping[str, str] = {},
     keep: int = CACHED_SESSIONS,
+    most: int | None = None,
     apart: Path | None = None,
 ) -> dict[str, Any]:
-    """Runs a model once in onnxruntime and returns its outputs by name. `apart`: as `Session.run`.
+    """Runs a model once in onnxruntime and returns its outputs by name. `keep`, `most`: as
+    `open_session`. `apart`: as `Session.run`.
 
     Raises InputError if a provider or an input is missing, and RunFailed if onnxruntime fails,
     crashes or exceeds `timeout` seconds.
@@ -416,5 +420,6 @@ def run(
         session_options=session_options,
         timeout=timeout,
         keep=keep,
+        most=most,
     )
     return session.run(feeds, outputs=outputs, timeout=timeout, apart=apart)

@@ -11,7 +11,7 @@ import pytest
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.storage import lazy_arrays
-from onnxgrad.ir.storage.stored_arrays import is_storable, stored
+from onnxgrad.ir.storage.stored_arrays import as_stored, is_storable, stored
 from onnxgrad.ir.types import Array
 
 
@@ -37,6 +37,8 @@ def test_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: type, 
     tensor = _tensor(array, tmp_path)
     assert is_storable(tensor)
     found, wide = stored(tensor, tmp_path), array.astype(np.float64)
+    own = as_stored(tensor, tmp_path)
+    assert own.dtype == array.dtype and np.array_equal(own, array)
     assert np.array_equal(found.wide(), wide)
     assert np.array_equal(found.T.wide(), wide.T)
     rows = np.array([[3, 0], [3, 9]])

@@ -58,6 +58,24 @@ def test_sessions_are_dropped_oldest_first() -> None:
     assert not sessions.has("0") and sessions.has("1")
 
 
+@pytest.mark.parametrize(("most", "left"), [(1, "23"), (1 << 60, "0123")])
+def test_two_sessions_stay_if_they_are_large(most: int, left: str) -> None:
+    sessions = Sessions()
+    model = parse("g (float[N] x) => (float[N] y) { y = Neg(x) }").SerializeToString()
+    for number in range(4):
+        sessions.open(str(number), model, CONFIG | {"most": most})
+    assert "".join(n for n in "0123" if sessions.has(n)) == left
+
+
+def test_a_session_without_memory_between_runs() -> None:
+    sessions = Sessions()
+    model = parse("g (float[N] x) => (float[N] y) { y = Neg(x) }").SerializeToString()
+    for lean in (False, True):
+        sessions.open("s", model, CONFIG | {"lean": lean})
+        options = sessions._open["s"].get_session_options()
+        assert options.enable_cpu_mem_arena == options.enable_mem_pattern == (not lean)
+
+
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs a file in memory")
 def test_onnxruntime_optimises_once_and_the_other_session_computes_the_same_bits() -> None:
     path, results = str(MODELS_DIR / "lstmcell.onnx"), []
