@@ -281,7 +281,8 @@ def rebase(model: ModelLike, weights: Any, *, options: RebaseOptions) -> SameTyp
     differ, as its weights stand at the same places. `record`: the record of the model, a path or
     the `record` of the `OptimizedModel`; a path of a model has it beside it. A matrix that a file
     of weights holds transposed is transposed if its shape says so. The proof compares the result
-    with the original under the new weights.
+    with the original under the new weights. Of a model that `lift` split, pass the rest or both
+    parts; both are returned.
 
     Raises InputError for weights that are missing, do not fit or belong to another architecture,
     and NotProved for weights that lack something a rewrite relied on, such as equal elements of two
@@ -292,9 +293,11 @@ def rebase(model: ModelLike, weights: Any, *, options: RebaseOptions) -> SameTyp
     >>> again == done.model
     True
     """
+    model = model.rest if isinstance(model, Lifted) else model
     found = rebasing.rebase(model, weights, options, with_room(model))
     made = _accepted(found)
-    return to_kind_of(program_of(to_proto(made), made.folder), model)
+    rest = to_kind_of(program_of(to_proto(made), made.folder), model)
+    return rest if found.prepare is None else Lifted(to_kind_of(found.prepare, model), rest)
 
 
 def _accepted(found: Proved) -> Any:

@@ -81,6 +81,8 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/optimize.py", "onnxgrad.transform.inference_mode.in_training_mode"),
     ("jobs/rewriting.py", "onnxgrad.jobs.rebasing.recording.Recording"),
     ("jobs/optimize.py", "onnxgrad.jobs.rebasing.changes.Followed"),
+    ("jobs/rebasing/weights.py", "onnxgrad.passes.convert_opset.convert"),
+    ("cli/commands/rebase.py", "onnxgrad.jobs.surgery.lift.prepare_path"),
     ("jobs/optimize.py", "onnxgrad.jobs.float16.with_large"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_batch"),
     ("jobs/around_passes.py", "onnxgrad.jobs.open_batch.open_sizes"),

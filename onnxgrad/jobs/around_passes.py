@@ -54,6 +54,8 @@ def changed_before(model: Program, options: OptimizeOptions, outcome: Outcome) -
         model = _recorded(outcome, "edited before the passes", made)
     model = _opened(model, options, options.before, "before", outcome)
     model = _preprocessed(model, options, options.before, "before", outcome)
+    if outcome.followed is not None:
+        outcome.followed.reference = model
     return model if isinstance(options.lift, bool) else with_inputs(model, options.lift)
 
 
@@ -70,8 +72,6 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
         outcome.changed = made
     if options.metadata:
         set_metadata(outcome.program, options.metadata, (), {})
-    if followed is not None and outcome.record is not None:
-        outcome.changed, outcome.record = followed.finish(outcome.record, outcome.program)
     if options.lift is not False:
         proof = _of_outputs(proof, [v.name for v in outcome.program.main.outputs])
         settings = LiftOptions.from_settings({**proof, "weights": weights})
@@ -80,6 +80,10 @@ def changed_after(options: OptimizeOptions, outcome: Outcome) -> None:
         once, each = (counted(nodes, "node") for nodes in parts)
         outcome.prepare = divided.prepare
         outcome.changed = _recorded(outcome, f"{once} once at load, {each} in each run", divided)
+    if followed is not None and outcome.record is not None:
+        outcome.changed, outcome.prepare, outcome.record = followed.finish(
+            outcome.record, outcome.program, outcome.prepare
+        )
 
 
 def _edited(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onnxgrad.errors import InputError, NotProved, OnnxgradError
+from onnxgrad.errors import NotProved, OnnxgradError
 from onnxgrad.ir.load import ModelLike, load, proto_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
@@ -191,18 +191,9 @@ def optimize(
 
 
 def _followed(model: ModelLike, options: OptimizeOptions) -> Followed | None:
-    """Returns the constants of a model that changes around the passes, for the record. Raises
-    InputError for a change that `rebase` could not repeat.
-    """
-    changes = (options.join, options.before, options.after)
-    if not options.rebasable:
-        return None
-    if options.lift is not False:
-        raise InputError(
-            f"{option('--rebasable', 'rebasable')} does not go with 'lift': "
-            "use `lift` on the result of `rebase`"
-        )
-    if all(change is None for change in changes):
+    """Returns the constants of a model that changes around the passes, if a record is kept."""
+    changes = (options.join, options.before, options.after, options.lift or None)
+    if not options.rebasable or all(change is None for change in changes):
         return None
     from onnxgrad.jobs.rebasing.changes import Followed  # rarely needed
 

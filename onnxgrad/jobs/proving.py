@@ -67,11 +67,12 @@ def running(opened: AbstractContextManager[Any], options: Proof) -> Iterator[Run
         )
 
 
-def proved(program: Program, expected: Run, options: Proof) -> Report:
+def proved(program: Program, expected: Run, options: Proof, **more: Any) -> Report:
     """Compares a program with `expected`, which computes its outputs by running the originals in
-    onnxruntime, on every case of the proof. Raises CannotRun if the originals run on none.
+    onnxruntime, on every case of the proof. `more`: options of `verify`. Raises CannotRun if the
+    originals run on none.
     """
-    proof = options.proof()
+    proof = {**more, **options.proof()}
     inputs, dims = proof.pop("inputs", None), proof.pop("dims", None)
     seeds, share = proof.pop("seeds", options.seeds), proof.pop("coverage", None)
     with runnable(program) as candidate:

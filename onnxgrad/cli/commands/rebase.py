@@ -6,9 +6,11 @@ import argparse
 
 from onnxgrad.cli.models import naming, source
 from onnxgrad.cli.output import Output
-from onnxgrad.cli.targets import target_of, writer
+from onnxgrad.cli.targets import target_of, write_models
+from onnxgrad.errors import InputError
+from onnxgrad.ir.storage.places import check_output
 from onnxgrad.jobs.hooks import Hooks
-from onnxgrad.jobs.rebasing.rebase import rebase
+from onnxgrad.jobs.rebasing.rebase import Rebased, rebase
 from onnxgrad.report.parts import cell, heading
 from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify.running.process_limits import bounding_us
@@ -22,10 +24,22 @@ def run(args: argparse.Namespace, out: Output) -> int:
         from onnxgrad.jobs.proving import require_runtime  # imports all of `verify`
 
         require_runtime(args.options.provider)
-    hooks = Hooks(write=writer(target, out), limits=bounding_us)
+
+    def write(found: Rebased) -> None:
+        parts = [(found.program, target)]
+        if found.prepare is not None:
+            from onnxgrad.jobs.surgery.lift import prepare_path  # imports the proof
+
+            if target is None:
+                raise InputError("-o -: the model was split into two: write them with -o FILE")
+            check_output(prepare_path(target))
+            parts = [(found.prepare, prepare_path(target)), *parts]
+        write_models(parts, out)
+
     with naming(args.model), out.progress("rebase", 1) as advance:
         advance("computing the constants", None)
-        found = rebase(source(args.model), source(args.weights), args.options, hooks)
+        hooks = Hooks(limits=bounding_us)
+        found = rebase(source(args.model), source(args.weights), args.options, hooks, write)
     report = found.report
     out.show(heading(args.model))
     out.show(

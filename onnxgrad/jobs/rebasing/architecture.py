@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -15,10 +15,12 @@ from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.jobs.rebasing.outline import bare, initializers
 
 
-def same_places(original: ModelProto, new: ModelProto) -> dict[str, list[str]]:
+def same_places(
+    original: ModelProto, new: ModelProto, *, outputs_in_order: bool = True
+) -> dict[str, list[str]]:
     """Returns the initializers of `new` that stand where each of `original` is read, by its name.
-    Both have the same nodes in the same order, whatever their names. Raises InputError for the
-    first difference.
+    Both have the same nodes in the same order, whatever their names, and outputs in the same order
+    unless `outputs_in_order` is off. Raises InputError for the first difference.
     """
     if _is_equal(original, new):
         return {name: [name] for name, _ in initializers(original)}
@@ -30,7 +32,7 @@ def same_places(original: ModelProto, new: ModelProto) -> dict[str, list[str]]:
     functions = [{_key(f): _bare(f) for f in m.functions} for m in (original, new)]
     if functions[0] != functions[1]:
         raise _another("a local function differs")
-    walk = _Walk()
+    walk = _Walk(outputs_in_order)
     walk.graph(original.graph, new.graph, "the graph")
     return {name: list(found) for name, found in walk.initializers.items()}
 
@@ -76,14 +78,19 @@ def _bare(f: FunctionProto) -> bytes:
 class _Walk:
     """Walks two graphs at once. `values`: names in the new one by names in the original."""
 
-    def __init__(self) -> None:
+    def __init__(self, outputs_in_order: bool) -> None:
+        self._outputs_in_order = outputs_in_order
         self.values: dict[str, str] = {}
         self.initializers: dict[str, dict[str, None]] = {}
         self._known: list[tuple[set[str], set[str]]] = []
 
     def graph(self, a: GraphProto, b: GraphProto, where: str) -> None:
         self._known.append(({t.name for t in a.initializer}, {t.name for t in b.initializer}))
-        inputs, outputs = (_same_types(a, b, kind, where) for kind in ("input", "output"))
+        inputs = _same_types(_values(a, "input"), _values(b, "input"), "input", where)
+        ends, others = _values(a, "output"), _values(b, "output")
+        if not self._outputs_in_order and len(self._known) == 1:
+            ends, others = _by_node(a, ends), _by_node(b, others)
+        outputs = _same_types(ends, others, "output", where)
         self.values |= inputs
         if any(x != y for x, y in zip_longest(a.sparse_initializer, b.sparse_initializer)):
             raise _another("a sparse initializer differs")
@@ -135,9 +142,16 @@ class _Walk:
             raise _another(f"{where} reads '{y}' where the original reads '{x}'")
 
 
-def _same_types(a: GraphProto, b: GraphProto, kind: str, where: str) -> dict[str, str]:
-    """Returns the names of the inputs or outputs of `b` by those of `a`. Raises InputError."""
-    mine, theirs = _values(a, kind), _values(b, kind)
+def _by_node(graph: GraphProto, values: Sequence[ValueInfoProto]) -> list[ValueInfoProto]:
+    """Returns outputs in the order of the nodes that compute them."""
+    places = {name: i for i, name in enumerate(n for node in graph.node for n in node.output)}
+    return sorted(values, key=lambda v: places.get(v.name, -1))
+
+
+def _same_types(
+    mine: Sequence[ValueInfoProto], theirs: Sequence[ValueInfoProto], kind: str, where: str
+) -> dict[str, str]:
+    """Returns the names of inputs or outputs by those of the original. Raises InputError."""
     if len(mine) != len(theirs):
         raise _another(f"{where} has {len(theirs)} {kind}s, the original {len(mine)}")
     for x, y in zip(mine, theirs, strict=True):

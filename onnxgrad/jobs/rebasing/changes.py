@@ -1,5 +1,5 @@
-"""The record of a model that also changes around the passes: it is joined, edited, opened, and
-preprocessed.
+"""The record of a model that also changes around the passes: it is joined, edited, opened,
+preprocessed, and split.
 
 A change computes nothing from weights. Each constant carries its name through a change, in the
 metadata of its tensor. A constant without such a mark is new and stays as it is, such as the
@@ -62,7 +62,6 @@ class Followed:
 
     def changed(self, program: Program) -> Program:
         """Returns the model for the passes, which `program` is with marks."""
-        self.reference = program
         before, self._names = _unmarked(program)
         return before
 
@@ -70,21 +69,31 @@ class Followed:
         """Returns the record of the changes and of the passes of `before`. Raises NotProved."""
         return self._base.renamed(self._names).followed_by(passes, before)
 
-    def finish(self, record: Record, program: Program) -> tuple[Program, Record]:
-        """Returns the result of the changes after the passes without its marks, and its record.
-        Raises NotProved if the record does not compute its constants.
+    def finish(
+        self, record: Record, program: Program, prepare: Program | None
+    ) -> tuple[Program, Program | None, Record]:
+        """Returns the result of the changes after the passes, and its preparation, without their
+        marks, and the record. Raises NotProved if the record does not compute their constants.
         """
         made, names = _unmarked(program)
         stated, sources = _unmarked(self.reference)
         weights = set(self._base.weights)
-        cleared = {n for n, old in sources.items() if old in weights}
         found = replace(
             record.renamed(names),
-            reference=without_weights(stated, cleared),
+            reference=without_weights(stated, {n for n, o in sources.items() if o in weights}),
             sources={n: old for n, old in sources.items() if old in self._base.made},
         )
-        check_values(found, lambda name: self._model.array(self._given[name]), made)
-        return made, found
+        self._check(found, made)
+        if prepare is not None:
+            prepare, names = _unmarked(prepare)
+            prepared = record.renamed(names)
+            self._check(prepared, prepare)
+            outline = without_weights(prepare, prepared.made, described=True)
+            found = replace(found, prepare=outline, prepared=prepared.made)
+        return made, prepare, found
+
+    def _check(self, record: Record, program: Program) -> None:
+        check_values(record, lambda name: self._model.array(self._given[name]), program)
 
 
 def _unmarked(program: Program) -> tuple[Program, dict[str, str]]:

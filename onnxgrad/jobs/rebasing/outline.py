@@ -32,13 +32,15 @@ _LARGE = 1 << 10
 _ABOUT = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
 
 
-def without_weights(program: Program, weights: Collection[str]) -> ModelProto:
-    """The model that was read, without metadata of nodes and data of weights. Raises NotProved if
-    two initializers have one name.
+def without_weights(
+    program: Program, weights: Collection[str], *, described: bool = False
+) -> ModelProto:
+    """The model that was read, without data of weights, and unless `described` without metadata of
+    nodes. Raises NotProved if two initializers have one name.
     """
     made = copy_of(program.proto)
     names: set[str] = set()
-    for node in model_nodes(made):
+    for node in () if described else model_nodes(made):
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
     for name, tensor in initializers(made):

@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.ir.load import unread
+from onnxgrad.ir.load import program_of, unread
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import clear_data, copy_of
+from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import sharing
-from onnxgrad.jobs.proving import with_bound
+from onnxgrad.ir.types import FLOAT_DTYPES, numpy_dtype
+from onnxgrad.jobs.proving import proved, with_bound
 from onnxgrad.jobs.rebasing.constants import set_elements
 from onnxgrad.jobs.rebasing.outline import initializers
 from onnxgrad.jobs.rebasing.record import Record
 from onnxgrad.jobs.rebasing.weights import NewWeights
 from onnxgrad.jobs.surgery.declarations import RebaseOptions
+from onnxgrad.jobs.surgery.lift import in_parts
 from onnxgrad.verify import Report, verify
 
 
-def prove(record: Record, made: Program, weights: NewWeights, options: RebaseOptions) -> Report:
-    """Returns the report of the proof. Raises as `verify`."""
+def prove(
+    record: Record, made: Program, prepare: Program | None, weights: NewWeights,
+    options: RebaseOptions,
+) -> Report:  # fmt: skip
+    """Returns the report of the proof of a model, or of a preparation and the rest. Raises as
+    `verify`.
+    """
     proof = options.proof()
     if record.halved:
         proof = with_bound(proof)
     proof.setdefault("weights", "rounded" if record.rounded else "same")
+    original = _filled(record, weights)
+    if prepare is not None:
+        return _prove_parts(original, prepare, made, proof, options)
     with sharing() as files:
-        original, candidate = (files.of(p) for p in (_filled(record, weights), made))
-        return verify(original, candidate, **proof)
+        return verify(files.of(original), files.of(made), **proof)
+
+
+def _prove_parts(
+    original: Program, prepare: Program, rest: Program, proof: Mapping[str, Any],
+    options: RebaseOptions,
+) -> Report:  # fmt: skip
+    """Compares the original with a preparation and then the rest, some of whose inputs and outputs
+    may have become float16.
+    """
+    whole, first, second = (
+        program_of(to_proto(p), p.folder, None, p.digests) for p in (original, prepare, rest)
+    )
+    taken = {v.name: v.dtype for part in (first, second) for v in part.main.inputs}
+    returned = {v.name: v.dtype for v in whole.main.outputs}
+    held = {n: v.initializer for n, v in whole.main.initializers.items() if n in taken}
+    values = {n: whole.array(tensor) for n, tensor in held.items() if tensor is not None}
+    bounds = {name: proof[name] for name in ("weights", "metric") if name in proof}
+    with in_parts(first, second, _cast(values, taken), options) as run:
+        return proved(
+            whole, lambda feeds: _cast(run(_cast(feeds, taken)), returned), options, **bounds
+        )
+
+
+def _cast(values: Mapping[str, Any], dtypes: Mapping[str, int]) -> dict[str, Any]:
+    """Returns values whose float arrays have these dtypes."""
+    return {
+        name: value.astype(numpy_dtype(dtypes[name]), copy=False)
+        if isinstance(value, np.ndarray) and dtypes.get(name) in FLOAT_DTYPES
+        else value
+        for name, value in values.items()
+    }
 
 
 def _filled(record: Record, weights: NewWeights) -> Program:

@@ -5,20 +5,28 @@ the original with these weights.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
-from onnxgrad.ir.load import ModelLike, collector_paused, proto_in_place, proto_of, read_proto
+from onnxgrad.ir.load import (
+    ModelLike,
+    collector_paused,
+    proto_in_place,
+    proto_of,
+    read_proto,
+    unread,
+)
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
-from onnxgrad.jobs.rebasing.constants import replacing
-from onnxgrad.jobs.rebasing.outline import describe, digest_of
+from onnxgrad.jobs.hooks import Hooks, Proved
+from onnxgrad.jobs.rebasing.constants import replacing, set_elements
+from onnxgrad.jobs.rebasing.outline import constants_of, describe, digest_of
 from onnxgrad.jobs.rebasing.record import Record, read_record, record_path
 from onnxgrad.jobs.rebasing.weights import NewWeights, new_weights
 from onnxgrad.jobs.surgery.declarations import RebaseOptions
@@ -31,23 +39,28 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Rebased(Proved):
     """The optimised model with new weights. `facts`: how many facts about weights were checked that
-    rewrites rely on, `constants`: how many constants were computed anew.
+    rewrites rely on, `constants`: how many constants were computed anew, `prepare`: the part that
+    runs once, if the model was split.
     """
 
     facts: int
     constants: int
+    prepare: Program | None = None
 
 
-def rebase(optimized: ModelLike, weights: Any, options: RebaseOptions, hooks: Hooks) -> Rebased:
-    """Returns the optimised model with new weights, proved unless `options.verify` is off, and lets
-    the hooks write it. Raises InputError for weights that do not fit, and PredicateFailed, which
-    names a rewrite that does not hold for them.
+def rebase(
+    optimized: ModelLike, weights: Any, options: RebaseOptions, hooks: Hooks,
+    write: Callable[[Rebased], None] | None = None,
+) -> Rebased:  # fmt: skip
+    """Returns the optimised model with new weights, proved unless `options.verify` is off, after
+    `write` has written it. Raises InputError for weights that do not fit, and PredicateFailed,
+    which names a rewrite that does not hold for them.
     """
     with hooks.limits(options.timeout, options.max_memory), collector_paused():
         optimized = settled(optimized)
         named = optimized if isinstance(optimized, (str, os.PathLike)) else None
         record = _record(options.record, named)
-        writes = hooks.write is not None
+        writes = write is not None
         model, folder = _read(optimized, in_place=writes)
         if digest_of(model, record.made) != record.digest:
             raise InputError(
@@ -65,14 +78,17 @@ def rebase(optimized: ModelLike, weights: Any, options: RebaseOptions, hooks: Ho
                 del array  # before the next is computed
             if new.export is not None:
                 describe(made, record.own, new.export)
-            program = constants.program()
-            hooks.on_stage("prove")
-            report = _proof(record, program, new, options) if options.verify else None
             found = Rebased(
-                program, report, notes=new.notes, facts=len(record.held),
-                constants=len(record.made),
+                constants.program(), None, notes=new.notes, facts=len(record.held),
+                constants=len(record.made) + len(record.prepared),
+                prepare=_preparation(record, new),
             )  # fmt: skip
-            return write_if_proved(found, hooks)
+            hooks.on_stage("prove")
+            if options.verify:
+                found = replace(found, report=_proof(record, found, new, options))
+            if write is not None and found.ok:
+                write(found)
+            return found
 
 
 def _read(model: Any, *, in_place: bool) -> tuple[ModelProto, Path | None]:
@@ -101,7 +117,20 @@ def _record(given: Any, model: str | os.PathLike[str] | None) -> Record:
     return read_record(record_path(Path(model)), os.fspath(model))
 
 
-def _proof(record: Record, made: Program, weights: NewWeights, options: RebaseOptions) -> Report:
+def _preparation(record: Record, weights: NewWeights) -> Program | None:
+    """Returns the part that `lift` split off, with new constants."""
+    if record.prepare is None:
+        return None
+    model = copy_of(record.prepare)
+    places = dict(constants_of(model))
+    for name, array in replace(record, made=record.prepared).constants(weights):
+        set_elements(places[name], array)
+    if weights.export is not None:
+        describe(model, record.own, weights.export)
+    return unread(model, None)
+
+
+def _proof(record: Record, made: Rebased, weights: NewWeights, options: RebaseOptions) -> Report:
     from onnxgrad.jobs.rebasing.proof import prove  # imports all of `verify`
 
-    return prove(record, made, weights, options)
+    return prove(record, made.program, made.prepare, weights, options)

@@ -65,7 +65,8 @@ class Record:
     rewrites computed new floating-point constants; `halved`: whether some computations became
     float16. `own`: the metadata that `optimize` set. `reference`: the original with the changes
     around the passes, without its weights, whose names in the original are `sources`; None if
-    there are no changes.
+    there are no changes. `prepare`: the preparation that `lift` split off, with the steps of its
+    constants, `prepared`.
     """
 
     original: ModelProto = field(repr=False)
@@ -79,6 +80,8 @@ class Record:
     halved: bool = False
     reference: ModelProto | None = field(default=None, repr=False)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+    prepare: ModelProto | None = field(default=None, repr=False)
+    prepared: Mapping[str, Step] = field(default_factory=dict, repr=False)
 
     @cached_property
     def initializers(self) -> dict[str, TensorProto]:
@@ -178,6 +181,8 @@ class Record:
             "original": _text(self.original),
             "reference": None if self.reference is None else _text(self.reference),
             "sources": self.sources,
+            "prepare": None if self.prepare is None else _text(self.prepare),
+            "prepared": {name: encoder.number(step) for name, step in self.prepared.items()},
             "steps": encoder.entries,
             "made": made,
             "held": held,
@@ -206,12 +211,16 @@ class Record:
                 Held(p, rule, at, Predicate(steps[number], value.what, same))
                 for (p, rule, at, number, same, _), value in zip(found["held"], values, strict=True)
             ]
-            original, stated = _model(found["original"]), found["reference"]
-            made = {name: steps[number] for name, number in found["made"].items()}
+            stated, prepare = found["reference"], found["prepare"]
+            made, prepared = (
+                {name: steps[number] for name, number in found[key].items()}
+                for key in ("made", "prepared")
+            )
             return Record(
-                original, made, held, found["fixed"], found["rounded"], found["digest"],
-                steps[: len(found["steps"])], found["own"], found["halved"],
+                _model(found["original"]), made, held, found["fixed"], found["rounded"],
+                found["digest"], steps[: len(found["steps"])], found["own"], found["halved"],
                 None if stated is None else _model(stated), found["sources"],
+                None if prepare is None else _model(prepare), prepared,
             )  # fmt: skip
         except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
             raise InputError(f"{where}: a damaged record: {error}") from None

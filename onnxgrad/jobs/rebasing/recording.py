@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from onnxgrad.errors import NotProved
 from onnxgrad.grad.weights.decision import decide
+from onnxgrad.ir.derivations import LITERAL
 from onnxgrad.ir.origins import record, results, weights_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Array
+from onnxgrad.jobs.rebasing.inside_steps import Inside
 from onnxgrad.jobs.rebasing.outline import initializers, without_weights
 from onnxgrad.jobs.rebasing.record import Record, distinct
 
@@ -20,11 +23,15 @@ class Recording:
 
     def __init__(self, program: Program) -> None:
         self._program = program
+        self._inside = Inside.of(program)
+        steps = set[str]() if self._inside is None else self._inside.constants
         formula = set(_formula_constants(program))
         self.derivations = record(program)
-        values = weights_of(program)
+        values = [v for v in weights_of(program) if v.name not in steps]
+        for v in weights_of(program):
+            v.source = LITERAL if v.name in steps else v.source
         traced = {v.name for v in values if v.source is not None and v.source.traced}
-        self.weights = traced - formula
+        self.weights, self._traced = traced - formula, sorted(traced)
         self._fixed = [v.name for v in values if v.name not in traced and v.use_count]
 
     def finish(self, *, rounded: bool, halved: bool = False) -> Record:
@@ -35,6 +42,13 @@ class Recording:
         made, held = results(program), distinct(self.derivations.held)
         outline = without_weights(program, self.weights)
         record = Record(outline, made, held, self._fixed, rounded, "", (), halved=halved)
+        if self._inside is not None:
+            record = replace(
+                record,
+                original=self._inside.outline(outline),
+                reference=outline,
+                sources={v: v for v in self._traced},
+            )
         record = Record.of_bytes(record.to_bytes(), "the record")
         known = dict(initializers(program.proto))
         check_values(record, lambda name: program.array(known[name]), program)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,10 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.ir import domains
 from onnxgrad.ir.load import program_of, proto_in_place, proto_of
 from onnxgrad.ir.preflight.model import check_model
-from onnxgrad.ir.protobufs import elements
+from onnxgrad.ir.protobufs import copy_of, elements
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
@@ -98,8 +99,10 @@ def _of_model(
         merged = merge(program_of(new, folder))
         new, folder = to_proto(merged), merged.folder
         notes.append(f"{where}: its adapters were merged into its weights")
+    new, converted = _at_opset(new, folder, record.original)
+    notes += [f"{where}: {converted}"] if converted else []
     tensors = dict(initializers(new))
-    places = _places(record.original, new, where)
+    places = _places(record, new, where)
     readers: dict[str, Callable[[], Array]] = {}
     missing, outside = [], dict[str, TensorProto]()
 
@@ -132,11 +135,40 @@ def _of_model(
     return replace(made, notes=notes + made.notes, export=new, folder=folder, outside=outside)
 
 
-def _places(original: ModelProto, new: ModelProto, where: str) -> dict[str, list[str]]:
+def _at_opset(new: ModelProto, folder: Path | None, original: ModelProto) -> tuple[ModelProto, str]:
+    """Returns an export in the opset of the original, if it has another one that can be converted,
+    and a note.
+    """
+    own, wanted = (domains.versions(m.opset_import).get("", 0) for m in (new, original))
+    if own == wanted:
+        return new, ""
+    from onnxgrad.passes.convert_opset import convert  # imports the passes
+
+    program = program_of(copy_of(new), folder)
     try:
-        return same_places(original, new)
+        convert(program, wanted)
     except InputError:
-        training = in_training_mode(original)
+        return new, ""
+    return to_proto(program), f"was converted from opset {own} to {wanted}"
+
+
+def _places(record: Record, new: ModelProto, where: str) -> dict[str, list[str]]:
+    """Returns the initializers of an export by those of the original. An export may also have the
+    changes around the passes. Raises InputError for another architecture.
+    """
+    try:
+        return same_places(record.original, new)
+    except InputError as error:
+        reference, found = record.reference, None
+        if reference is not None:
+            with contextlib.suppress(InputError):  # heads may have replaced outputs
+                return same_places(record.original, new, outputs_in_order=False)
+            with contextlib.suppress(InputError):
+                found = same_places(reference, new)
+        if reference is not None and found is not None:
+            _check_added(record, reference, new, found, where)
+            return {old: found[name] for name, old in record.sources.items() if name in found}
+        training = in_training_mode(record.original)
         if training and not in_training_mode(new):
             raise InputError(
                 f"{where}: the original has {described(training)} in training mode, the new "
@@ -144,7 +176,25 @@ def _places(original: ModelProto, new: ModelProto, where: str) -> dict[str, list
                 "training mode, or optimise a trained model, whose record fits those of later "
                 "trainings"
             ) from None
-        raise
+        raise error from None
+
+
+def _check_added(
+    record: Record,
+    reference: ModelProto,
+    new: ModelProto,
+    places: Mapping[str, Sequence[str]],
+    where: str,
+) -> None:
+    """Raises InputError if a constant that changes of the original added has another value."""
+    tensors = dict(initializers(new))
+    for name, tensor in initializers(reference):
+        for other in places.get(name, ()) if name not in record.sources else ():
+            if not _equal(elements(tensor), elements(tensors[other])):
+                raise InputError(
+                    f"{where}: '{other}' has other values: it is no weight, but a change of the "
+                    "original added it, so the model must be optimised again"
+                )
 
 
 def _is_outside(tensor: TensorProto) -> bool:

@@ -128,6 +128,33 @@ def test_ci_writes_the_record(run: Run, tmp_path: Path) -> None:
     assert run("rebase", small, *words).code == 0
 
 
+def test_a_split_model(run: Run, tmp_path: Path) -> None:
+    """Both files are written, beside each other; stdout has no room for two."""
+    rng, paths = np.random.default_rng(0), []
+    for name in ("old", "new"):
+        model = parse(
+            """g (float[N,64] x) => (float[N,64] y) {
+          p = MatMul (a, b)  q = Add (p, w)  y = MatMul (x, q) }""",
+        )
+        for weight in "abw":
+            array = rng.normal(size=(64, 64)).astype(np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(array, weight))
+        paths.append(tmp_path / f"{name}.onnx")
+        onnx.save(model, paths[-1])
+    (tmp_path / "r.toml").write_text("rebasable = true\nlift = ['a']\n")
+    small, out, anew = (tmp_path / f"{name}.onnx" for name in ("small", "out", "anew"))
+    recipe = ("--config", tmp_path / "r.toml", "-o")
+    assert run("optimize", paths[0], *recipe, small).code == 0
+    assert run("rebase", small, "--weights", paths[1], "-o", out).code == 0
+    assert run("optimize", paths[1], *recipe, anew).code == 0
+    for end in (".onnx", ".prepare.onnx"):
+        assert out.with_suffix(end).read_bytes() == anew.with_suffix(end).read_bytes()
+    prepared = (path.with_suffix(".prepare.onnx").read_bytes() for path in (out, small))
+    assert next(prepared) != next(prepared)
+    done = run("rebase", small, "--weights", paths[1], "-o", "-")
+    assert done.code == 2 and "split into two: write them with -o FILE" in done.err
+
+
 def test_a_rewrite_that_does_not_hold(run: Run, tmp_path: Path) -> None:
     old, new = export(tmp_path / "old.onnx", (1, 2, 3)), export(tmp_path / "new.onnx", (3, -2, 5))
     small, out = tmp_path / "small.onnx", tmp_path / "out.onnx"

@@ -281,7 +281,3 @@ def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "small.onnx.rebase").write_bytes(done.record.to_bytes()[:-9])
     with pytest.raises(InputError, match="a damaged record"):
         onnxgrad.rebase(path, model)
-    recipe = tmp_path / "r.toml"
-    recipe.write_text("lift = true\n")
-    with pytest.raises(InputError, match="does not go with 'lift': use `lift` on the result"):
-        onnxgrad.optimize(model, rebasable=True, recipe=recipe)
