@@ -277,12 +277,13 @@ def rebase(model: ModelLike, weights: Any, *, options: RebaseOptions) -> SameTyp
 
     `model` comes from `optimize(rebasable=True)`. `weights` are another export of the architecture
     (a path or a ModelProto), or arrays by the names of initializers: a path of a .safetensors or
-    .npz file, or a dict. `map` has their names by those of the original. The names of an export may
-    differ, as its weights stand at the same places. `record`: the record of the model, a path or
-    the `record` of the `OptimizedModel`; a path of a model has it beside it. A matrix that a file
-    of weights holds transposed is transposed if its shape says so. The proof compares the result
-    with the original under the new weights. Of a model that `lift` split, pass the rest or both
-    parts; both are returned.
+    .npz file, or a dict. A list of an export and adapters (`Adapters`, a file, or a folder of PEFT)
+    means the export with the adapters merged. `map` has the names of weights by those of the
+    original. The names of an export may differ, as its weights stand at the same places. `record`:
+    the record of the model, a path or the `record` of the `OptimizedModel`; a path of a model has
+    it beside it. A matrix that a file of weights holds transposed is transposed if its shape says
+    so. The proof compares the result with the original under the new weights. Of a model that
+    `lift` split, pass the rest or both parts; both are returned.
 
     Raises InputError for weights that are missing, do not fit or belong to another architecture,
     and NotProved for weights that lack something a rewrite relied on, such as equal elements of two

@@ -338,9 +338,10 @@ COMMANDS: dict[str, Command] = {
           "a file of weights, one of which has another name there")),
         (
             reads("model", metavar="MODEL", help="a model of `optimize --rebasable`"),
-            reads("--weights", metavar="FILE", required=True,
+            reads("--weights", metavar="FILE", required=True, action="append",
                 help="another export of the architecture (.onnx), or arrays by the names of "
-                "initializers (.safetensors, .npz)"),
+                "initializers (.safetensors, .npz); twice: an export, and adapters that were "
+                "trained beside it (.safetensors of `lora --save`, or a folder of PEFT)"),
             NEEDED, custom_ops("proof"),
         ),
         "surgery.declarations.RebaseOptions",

@@ -39,12 +39,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     with naming(args.model), out.progress("rebase", 1) as advance:
         advance("computing the constants", None)
         hooks = Hooks(limits=bounding_us)
-        found = rebase(source(args.model), source(args.weights), args.options, hooks, write)
-    report = found.report
+        found = rebase(source(args.model), [*map(source, args.weights)], args.options, hooks, write)
+    report, weights = found.report, " and ".join(args.weights)
     out.show(heading(args.model))
     out.show(
         cell(
-            f"{counted(found.constants, 'constant')} from {args.weights}; "
+            f"{counted(found.constants, 'constant')} from {weights}; "
             f"{counted(found.facts, 'fact')} about weights that rewrites rely on: all hold"
         )
     )
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     out.json(
         {
             "model": args.model,
-            "weights": args.weights,
+            "weights": weights,
             "output": args.output,
             "constants": found.constants,
             "facts": found.facts,

@@ -25,6 +25,7 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.jobs.hooks import Hooks, Proved
+from onnxgrad.jobs.rebasing.adapted import alone
 from onnxgrad.jobs.rebasing.constants import replacing, set_elements
 from onnxgrad.jobs.rebasing.outline import constants_of, describe, digest_of
 from onnxgrad.jobs.rebasing.record import Record, read_record, record_path
@@ -53,8 +54,9 @@ def rebase(
     write: Callable[[Rebased], None] | None = None,
 ) -> Rebased:  # fmt: skip
     """Returns the optimised model with new weights, proved unless `options.verify` is off, after
-    `write` has written it. Raises InputError for weights that do not fit, and PredicateFailed,
-    which names a rewrite that does not hold for them.
+    `write` has written it. `weights`: an export, a file or arrays, or an export and adapters.
+    Raises InputError for weights that do not fit, and PredicateFailed, which names a rewrite that
+    does not hold for them.
     """
     with hooks.limits(options.timeout, options.max_memory), collector_paused():
         optimized = settled(optimized)
@@ -68,6 +70,7 @@ def rebase(
                 f"again with {option('--rebasable', 'rebasable=True')}"
             )
         made = copy_of(model) if model is optimized else model
+        weights = alone(weights)
         where = os.fspath(weights) if isinstance(weights, (str, os.PathLike)) else "the weights"
         with (
             replacing(made, folder, apart=writes) as constants,

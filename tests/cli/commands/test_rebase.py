@@ -102,13 +102,33 @@ def test_adapters(run: Run, tmp_path: Path) -> None:
     added, tuned, merged = (tmp_path / f"{name}.onnx" for name in ("added", "tuned", "merged"))
     assert run("optimize", model, "-o", small, "--rebasable").code == 0
     assert run("lora", model, "--targets", "w*", "--rank", 2, "-o", added).code == 0
-    words = ("--data", data, "--steps", 4, "--loss", "cross_entropy", "--rate", "0.1")
+    words = (
+        "--data",
+        data,
+        "--steps",
+        4,
+        "--loss",
+        "cross_entropy",
+        "--rate",
+        "0.1",
+        "--wrt",
+        "*.lora_*",
+    )
     assert run("fit", added, *words, "--threads", 1, "-o", tuned).code == 0
     assert run("lora", tuned, "--merge", "-o", merged).code == 0
+    adapter = tmp_path / "adapter.safetensors"
+    assert run("lora", tuned, "--save", adapter).code == 0
     outs = [tmp_path / "of_tuned.onnx", tmp_path / "of_merged.onnx", tmp_path / "anew.onnx"]
     for new, out in zip((tuned, merged), outs, strict=False):
         done = run("rebase", small, "--weights", new, "-o", out)
         assert done.code == 0 and ("its adapters were merged" in done.err) is (new is tuned)
+    both = ("--weights", model, "--weights", adapter)
+    assert run("rebase", small, *both, "-o", tmp_path / "of_both.onnx").code == 0
+    assert onnx.load(tmp_path / "of_both.onnx").graph == onnx.load(outs[0]).graph
+    alone = run("rebase", small, "--weights", adapter, "-o", tmp_path / "none.onnx")
+    assert alone.code == 2 and len(alone.lines) == 1
+    assert "without the weights to which they are added" in alone.err
+    assert "--weights BASE --weights ADAPTER, where BASE" in alone.err
     assert run("optimize", merged, "-o", outs[2]).code == 0
     first, *others = (out.read_bytes() for out in outs)
     assert others == [first, first] and first != small.read_bytes()
