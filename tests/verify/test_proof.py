@@ -490,3 +490,13 @@ def test_the_line_of_a_check(cases: int, compared: int, rel: float | None, found
     counts = f"{counted(cases, 'case')}, {counted(compared, 'finite element')} compared"
     assert str(check) == f"float64 check: {counts}, {result}"
     assert str(replace(check, why="in part")) == f"{check} (in part)"
+
+
+def test_inputs_without_a_shape_are_more_than_scalars() -> None:
+    moved, same = (parse(f"g (float[] x) => (float[] y) {{ y = {op} (x) }}") for op in ("Transpose", "Identity"))  # fmt: skip
+    report = verify(moved, same)
+    assert not report.ok and {c.dims["x.rank"] for c in report.cases} == {2, 3}
+    assert verify(moved, moved).ok
+    alone = parse("g (bool[] c, float[2] x) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] a) { a = Neg (x) }, else_branch = e () => (float[2] b) { b = Abs (x) }> }")  # fmt: skip
+    report = verify(alone, alone)
+    assert report.ok and {c.dims["c.rank"] for c in report.cases} <= {0, 1}

@@ -3,6 +3,8 @@
 A symbol is a `dim_param`. An unnamed or meaningless dimension (absent, negative, "?") of input `x`
 at axis 1 is called `x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0",
 "max(n - 2, 0)"): sizes are chosen for symbols only, and formulas are evaluated.
+
+The rank of an input `x` without a shape is chosen as a size is; it is called `x.rank`.
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ _SPELT = re.compile(r"'([^']+)'|[^\W\d]\w*(?:[.:][\w.:]*)")
 _MADE = "name_in_hex_"
 _FALLBACK_SIZES = (16, 32, 64, 128, 224, 256, 320, 512, 640, 1024, 4, 3, 2, 1536, 4096, 16000)
 
+# ranks to try for inputs without a shape, and the first sizes of their axes, which differ
+_RANKS = (2, 3, 4, 1, 0)
+_AXES = (2, 3, 4, 5)
+
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     """Returns the inputs without a default value."""
@@ -66,6 +72,31 @@ def shape_of(name: str, kind: onnx.TypeProto.Tensor) -> list[int | str] | None:
     if not kind.HasField("shape"):
         return None
     return [_dim(f"{name}.{axis}", dim) for axis, dim in enumerate(kind.shape.dim)]
+
+
+def rank_of(name: str) -> str:
+    """Returns the name of the rank of an input without a shape."""
+    return f"{name}.rank"
+
+
+def shape_at(name: str, kind: onnx.TypeProto.Tensor, sizes: Mapping[str, int]) -> list[int]:
+    """Returns the shape of an input at these sizes. Raises InputError for a symbol without a
+    size.
+    """
+    shape = shape_of(name, kind)
+    if shape is None:
+        rank = sizes.get(rank_of(name), 0)
+        return [*_AXES, *[2] * rank][:rank]
+    return [evaluate(dim, sizes) for dim in shape]
+
+
+def unknown_ranks(graph: onnx.GraphProto) -> list[str]:
+    """Returns the names of the ranks of inputs without a shape."""
+    return [
+        rank_of(value.name)
+        for value in required_inputs(graph)
+        if any(shape_of(value.name, kind) is None for kind in tensor_types(value.type))
+    ]
 
 
 def _dim(fallback: str, dim: onnx.TensorShapeProto.Dimension) -> int | str:
@@ -191,24 +222,29 @@ def dim_plans(
 
     The first plan is generic (batch 2, length 8, spatial 64). The second has batch and length 1,
     the third only batch 1, because a picture of one pixel tests little. The others are fallbacks
-    for models that need a particular size. A model without symbols has one empty plan. Raises
-    InputError for a name in `dims` that no input has.
+    for models that need a particular size. Inputs without a shape have rank 2 and then 3 at the
+    first sizes, and other ranks if the model needs these. A model without symbols has one empty
+    plan. Raises InputError for a name in `dims` that no input has.
     """
-    found = roles(model.graph)
+    found, ranks = roles(model.graph), unknown_ranks(model.graph)
     fixed = dict(dims or {})
     for name, size in fixed.items():
         where = option(f"--dim {name}={size}", f"dims={fixed}")
-        if name not in found:
-            known = ", ".join(found) or "none"
+        if name not in found and name not in ranks:
+            known = ", ".join([*found, *ranks]) or "none"
             raise InputError(f"{where}: no input has a dimension {name!r} (dimensions: {known})")
         if size < 0:
             raise InputError(f"{where}: a size cannot be negative")
     sizes = [(2, 8, 64), (1, 1, 96), (1, 5, 96), (1, 1, 64), (1, 5, 64), (2, 8, 96), (1, 1, 1)]
     sizes += [(batch, size, size) for size in _FALLBACK_SIZES for batch in (2, 1)]
     plans: list[dict[str, int]] = []
-    for batch, length, spatial in sizes:
+    tries = [(some, rank) for some in sizes[:2] for rank in _RANKS]
+    # the first two plans differ in sizes and in ranks
+    tries = [tries[0], (sizes[1], _RANKS[1]), *tries[1:], *((some, 0) for some in sizes[2:])]
+    for (batch, length, spatial), rank in tries:
         by_role = {_BATCH: batch, _LENGTH: length, _SPATIAL: spatial}
-        plan = _with_total({symbol: by_role[role] for symbol, role in found.items()}) | fixed
+        plan = _with_total({symbol: by_role[role] for symbol, role in found.items()})
+        plan |= dict.fromkeys(ranks, rank) | fixed
         if plan not in plans:
             plans.append(plan)
     return plans

@@ -17,7 +17,14 @@ import onnx
 
 from onnxgrad.errors import InputError
 from onnxgrad.verify.feeds.data_flow import DataFlow
-from onnxgrad.verify.feeds.dims import dim_plans, evaluate, required_inputs, shape_of, symbols_in
+from onnxgrad.verify.feeds.dims import (
+    dim_plans,
+    rank_of,
+    required_inputs,
+    shape_at,
+    shape_of,
+    symbols_in,
+)
 from onnxgrad.verify.feeds.distinct_indices import drawn
 from onnxgrad.verify.feeds.edge_cases import Edges, Slot, Variation, edged, varied
 from onnxgrad.verify.feeds.sizes_reached import decides_sizes
@@ -127,22 +134,23 @@ class Feeder:
         for turn, value in enumerate(required_inputs(self.model.graph)):
             kind = value.type.tensor_type
             if kind.elem_type not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-                shape = [evaluate(dim, sizes) for dim in shape_of(value.name, kind) or ()]
+                shape = shape_at(value.name, kind, sizes)
                 dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
                 uses = uses_of(self.flow.at(sizes), value.name)
                 yield _slot(value.name, shape, dtype, uses, turn)
 
 
 def bound_by(model: onnx.ModelProto, given: Mapping[str, Value]) -> dict[str, int]:
-    """Returns the sizes of symbols that the given arrays fix."""
+    """Returns the sizes of symbols, and the unknown ranks, that the given arrays fix."""
     found: dict[str, int] = {}
     for value in model.graph.input:
         array = given.get(value.name)
         if not isinstance(array, np.ndarray) or not value.type.HasField("tensor_type"):
             continue
-        for dim, size in zip(
-            shape_of(value.name, value.type.tensor_type) or (), array.shape, strict=False
-        ):
+        shape = shape_of(value.name, value.type.tensor_type)
+        if shape is None:
+            found[rank_of(value.name)] = array.ndim
+        for dim, size in zip(shape or (), array.shape, strict=False):
             if isinstance(dim, str) and symbols_in(dim) == {dim}:
                 found[dim] = size
     return found
@@ -232,7 +240,7 @@ class _Maker:
         rng: np.random.Generator,
         edge_rng: np.random.Generator,
     ) -> Value:
-        shape = [evaluate(dim, self.sizes) for dim in shape_of(name, kind) or ()]
+        shape = shape_at(name, kind, self.sizes)
         if len(shape) > _MOST_AXES:
             raise InputError(
                 f"input {name!r} has {len(shape)} axes, more than the {_MOST_AXES} of "

@@ -27,6 +27,7 @@ from onnxgrad.verify.feeds.dims import (
     required_inputs,
     roles,
     symbols_in,
+    unknown_ranks,
 )
 from onnxgrad.verify.feeds.edge_cases import variants
 from onnxgrad.verify.feeds.generate import Feeder, bound_by
@@ -303,7 +304,7 @@ def _refused(model: onnx.ModelProto, error: RunFailed) -> str:
     if error.stage == "load":  # whatever the inputs
         return f"the original model does not load in onnxruntime: {error.reason}"
     name = model.graph.input[0].name if model.graph.input else "NAME"
-    symbols = list(roles(model.graph))[:4]
+    symbols = [*roles(model.graph), *unknown_ranks(model.graph)][:4]
     sizes = f" or sizes with {dim_option(*symbols)}" if symbols else ""
     return (
         f"the original model does not run on generated inputs: {error.reason}; "

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.feeds.dims import dim_plans, evaluate, roles
+from onnxgrad.verify.feeds.dims import dim_plans, evaluate, roles, shape_at
 from tests.helpers import parse
 
 
@@ -80,6 +80,18 @@ def test_fixed_by_the_user() -> None:
         dim_plans(model, {"Q": 1})
     with pytest.raises(InputError, match="negative"):
         dim_plans(model, {"M": -1})
+
+
+def test_a_rank_is_chosen_for_an_input_without_a_shape() -> None:
+    model = parse("g (float[] x, float z, float[N] a) => (float[] y) { y = Transpose(x) }")
+    plans = dim_plans(model)
+    assert [p["x.rank"] for p in plans[:2]] == [2, 3] and {p["x.rank"] for p in plans} >= {0, 1, 4}
+    assert plans[0]["N"] != plans[1]["N"] and set(plans[0]) == {"N", "x.rank"}
+    assert all(plan["x.rank"] == 7 for plan in dim_plans(model, {"x.rank": 7}))
+    x = model.graph.input[0].type.tensor_type
+    assert shape_at("x", x, {"x.rank": 3}) == [2, 3, 4] and not shape_at("x", x, {"x.rank": 0})
+    with pytest.raises(InputError, match=r"no input has a dimension 'z.rank' .*: N, x.rank"):
+        dim_plans(model, {"z.rank": 1})
 
 
 def test_initializers_that_are_inputs_ask_for_nothing() -> None:

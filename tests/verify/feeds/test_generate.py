@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.verify.feeds.generate import feeds_for
+from onnxgrad.verify.feeds.generate import bound_by, feeds_for
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
@@ -271,3 +271,10 @@ def test_what_cannot_be_made_names_the_option() -> None:
 def test_whole_timesteps_are_those_of_a_schedule_of_a_thousand() -> None:
     drawn = feeds("g (int64[500] timestep) => (int64[500] y) { y = Neg (timestep) }")["timestep"]
     assert 0 <= drawn.min() < 100 and 900 < drawn.max() < 1000
+
+
+def test_inputs_without_a_shape_have_the_rank_of_the_plan() -> None:
+    model = parse("g (float[] x, seq(float[]) s) => (float[] y) { y = Neg(x) }")
+    feeds = feeds_for(model, seed=0, dims={"x.rank": 4, "s.rank": 1})
+    assert feeds["x"].shape == (2, 3, 4, 5) and [v.shape for v in feeds["s"]] == [(2,)] * 3
+    assert bound_by(model, {"x": np.zeros((1, 5, 2), np.float32)}) == {"x.rank": 3}
