@@ -287,6 +287,8 @@ def _slot(name: str, shape: list[int], dtype: np.dtype[Any], uses: Uses, turn: i
         kind = "mask"
     elif whole and "position" in text and shape:
         kind = "position"
+        if uses.count and not uses.bounded:
+            high = shape[-1] - 1  # they are counted themselves: the table is as long as they need
     elif whole:
         kind, low, high = _whole_kind(text, shape, dtype, uses, (int(low), int(high)))
     else:

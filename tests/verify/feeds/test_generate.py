@@ -278,3 +278,13 @@ def test_inputs_without_a_shape_have_the_rank_of_the_plan() -> None:
     feeds = feeds_for(model, seed=0, dims={"x.rank": 4, "s.rank": 1})
     assert feeds["x"].shape == (2, 3, 4, 5) and [v.shape for v in feeds["s"]] == [(2,)] * 3
     assert bound_by(model, {"x": np.zeros((1, 5, 2), np.float32)}) == {"x.rank": 3}
+
+
+def test_positions_whose_number_is_counted_are_all_positions() -> None:
+    model = parse(
+        "g (int64[1,8] position_ids) => (int64[n] y) {"
+        " most = ReduceMax <keepdims = 0> (position_ids)"
+        " zero = Constant <value_int = 0> () one = Constant <value_int = 1> ()"
+        " count = Add (most, one) y = Range (zero, count, one) }"
+    )
+    assert feeds_for(model, seed=0)["position_ids"].tolist() == [[*range(8)]]
