@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,9 @@ from onnxgrad.verify.feeds.dims import evaluate, required_inputs, shape_of, symb
 from onnxgrad.verify.proof_model import TWO_GB, ProofModel
 from onnxgrad.verify.request import Settings
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.session import Session
+from onnxgrad.verify.running.session import Session, marks
 from onnxgrad.verify.trials import Trial
+from onnxgrad.verify.values import Feeds
 from onnxgrad.wording import counted, shape_text
 
 _NAMED = 3  # values named in one reason
@@ -39,6 +41,8 @@ class DeclaredShapes:
             and known.get(v.name) != v.type
         ]
         self._session: Session | None = None
+        # the shapes of earlier runs, by `marks` of their feeds, which stay alive
+        self._known: dict[object, tuple[Feeds, Mapping[str, Any]]] = {}
 
     def open(self) -> Session | None:
         """Opens the model; None if there is no shape, or over 2 GB of weights in the model. Raises
@@ -51,6 +55,20 @@ class DeclaredShapes:
                 self._session = self.settings.open(model, optimize=False, folder=folder)
         return self._session
 
+    def run_ahead(self, list_of_feeds: Iterable[Feeds]) -> None:
+        """Runs the model on feeds before `contradictions` asks for the shapes. Leaves failures to
+        it.
+        """
+        with contextlib.suppress(RunFailed, InputError):
+            session = self.open()
+            if session is None:
+                return
+            for feeds in list_of_feeds:
+                self._known[marks(feeds)] = feeds, self._shapes(session, feeds)
+
+    def _shapes(self, session: Session, feeds: Feeds) -> Mapping[str, Any]:
+        return session.run(feeds, outputs=[_shape_name(v.name) for v in self.new])
+
     def contradictions(self, trials: Sequence[Trial]) -> tuple[list[str], list[str]]:
         """Returns contradictions between the runs and the shapes, and notes on why shapes were not
         compared: weights over 2 GB, or a candidate that does not run with shapes as outputs.
@@ -62,7 +80,8 @@ class DeclaredShapes:
                 return [], _unchecked(len(self.new), "the model passes 2 GB") if self.new else []
             for trial in trials:
                 sizes = _sizes(self.candidate.proto.graph, trial.feeds)
-                found = session.run(trial.feeds, outputs=[_shape_name(v.name) for v in self.new])
+                _, found = self._known.get(marks(trial.feeds), (None, None))
+                found = found or self._shapes(session, trial.feeds)
                 for v in self.new:
                     real = tuple(np.asarray(found[_shape_name(v.name)]).tolist())
                     shape = _declared(v, sizes)

@@ -26,6 +26,7 @@ from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.report import Check
+from onnxgrad.verify.running.background import Later
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.running.session import courtesy
 from onnxgrad.verify.tolerance import (
@@ -77,6 +78,8 @@ class Oracle:
         self.why = ""
         self.failed = False  # whether a node failed in the last run
         self.cut = False  # whether the last optional run had no time
+        # those of both subjects, if they are computed before the check asks for them
+        self.roundings: Later[tuple[Roundings, Roundings]] | None = None
         self._longest = 0.0  # seconds of the runs that count
         self._optional = False
         self._made: dict[str, Float64] = {}
@@ -377,6 +380,8 @@ class _OtherRoundings:
 
     @cached_property
     def _roundings(self) -> tuple[Roundings, Roundings]:
+        if self.oracle.roundings is not None:
+            return self.oracle.roundings.result()
         return roundings(self.oracle.subjects["original"], self.oracle.subjects["candidate"])
 
     def widen(

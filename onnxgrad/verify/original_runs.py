@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +14,15 @@ from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun
 from onnxgrad.interpreter import cores
+from onnxgrad.ir.protobufs import weight_elements
 from onnxgrad.verify.custom_operators.boundaries import unknown_operators
 from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.generate import Feeder
-from onnxgrad.verify.feeds.proof_cases import Results, choose_cases
+from onnxgrad.verify.feeds.proof_cases import Results, choose_cases, small
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.onnxruntime_check import open_original, stored_fast
+from onnxgrad.verify.output_dependencies import roundings
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.random_operators import randoms
 from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
@@ -61,8 +63,8 @@ class OriginalRuns:
         request = self.request
         settings = request.settings
         if settings.early is not None and "onnxruntime" in request.checks:
-            ways = [(settings, False), *legal_ways(settings)[:1]]
-            settings.early.begin(self.original.source, ways, again=self._again)
+            # alone: the choice of the cases waits for it
+            settings.early.begin(self.original.source, [(settings, False)])
             if self.oracle is not None:
                 self.oracle.prepare()
         if "onnxruntime" in request.checks:
@@ -92,18 +94,37 @@ class OriginalRuns:
         return self
 
     def hold(self, candidate: ProofModel, demands: Demands) -> None:
-        """Sets the candidate and, if early runs are allowed, starts them in onnxruntime and opens
-        the model that computes its shapes.
+        """Sets the candidate. If early runs are allowed, starts them in onnxruntime on all cases,
+        also of the model that computes its shapes.
         """
+        self._held = candidate, demands
         if self.oracle is not None:
             self.oracle.subjects["candidate"], self.oracle.demands = candidate, demands
+        self.shapes = DeclaredShapes(self.original, candidate, self.request.settings)
+        self._run_ahead([trial.feeds for trial in self.trials])
+        early = self.request.settings.early
+        few = weight_elements(self.original.proto.graph) <= _MOST_COMPARED
+        if early is not None and self.oracle is not None and any(demands.computed.values()) and few:
+            self.oracle.roundings = early.line.call(roundings, self.original, candidate)
+
+    def go_on(self, feeds: Results) -> None:
+        """Starts early runs of both models on the feeds of one more case, after `hold`. Small
+        models wait: they run at once, and most of their cases are dropped again.
+        """
+        settings, proto = self.request.settings, self.original.proto
+        if settings.early is not None and self.session is not None and not small(proto):
+            # `calibrate` runs the original once more on cases that are searched for
+            settings.early.begin(self.original.source, legal_ways(settings)[:1], [feeds])
+            self._run_ahead([feeds])
+
+    def _run_ahead(self, list_of_feeds: Sequence[Results]) -> None:
+        candidate, demands = self._held
         settings = self.request.settings
-        self.shapes = DeclaredShapes(self.original, candidate, settings)
         if settings.early is not None and self.session is not None:
-            feeds = [demands.names.feeds(trial.feeds) for trial in self.trials]
-            settings.early.begin(candidate.source, both_ways(settings), feeds)
+            theirs = [demands.names.feeds(feeds) for feeds in list_of_feeds]
+            settings.early.begin(candidate.source, both_ways(settings), theirs)
             if not self.request.map:
-                settings.early.line.call(self.shapes.open)
+                settings.early.line.call(self.shapes.run_ahead, list_of_feeds)
 
     @property
     def _again(self) -> bool:
@@ -165,6 +186,7 @@ def may_run_ahead(model: ModelProto, size: int) -> bool:
 
 
 _MOST_BYTES = 1 << 30
+_MOST_COMPARED = 1 << 22  # elements of weights that are compared before a check asks for it
 
 
 def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Check]]:

@@ -156,7 +156,7 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
         return _by_output(b, changed)
     if known <= set(contents):
         return {}  # all weights of a are still there: none was replaced by a computed one
-    values = np.unique(np.concatenate([_values(b.read(t)) for _, t in changed]))
+    values = _distinct(np.concatenate([_values(b.read(t)) for _, t in changed]))
     if not values.size:
         return {}
     old = (values == 0.0) | (values == 1.0)
@@ -189,11 +189,16 @@ def roundings(a: ProofModel, b: ProofModel) -> tuple[Roundings, Roundings]:
 def _lone(a: Roundings, b: Roundings) -> tuple[Roundings, Roundings]:
     """Returns the values that only one of two sets has."""
 
-    def without(mine: Roundings, others: Roundings) -> Roundings:
-        new = ~np.isin(mine.values, others.values, assume_unique=True)
+    together = np.sort(np.concatenate([a.values, b.values]))
+    common = together[1:][together[1:] == together[:-1]]
+
+    def without(mine: Roundings) -> Roundings:
+        if not common.size:
+            return mine
+        new = common[_places(mine.values, common)] != mine.values
         return Roundings(mine.values[new], mine.units[new])
 
-    return without(a, b), without(b, a)
+    return without(a), without(b)
 
 
 def _tensor_values(model: ProofModel) -> Iterator[tuple[int, Array]]:
@@ -214,10 +219,10 @@ def _magnitudes(constants: Iterable[tuple[int, Array]]) -> Roundings:
     """Returns the magnitudes of the constants that have more digits than exact ones."""
     of_type: dict[int, list[Array]] = {}
     for code, values in constants:
-        of_type.setdefault(code, []).append(np.abs(values).reshape(-1))
+        of_type.setdefault(code, []).append(np.abs(values))
     found = []
     for code, parts in of_type.items():
-        sizes = np.unique(np.concatenate(parts))
+        sizes = _distinct(np.concatenate(parts)).astype(np.float64)
         digits = np.frexp(sizes)[0] * 2.0 ** (-math.log2(HALF_UNIT[code]) // 2)
         sizes = sizes[np.isfinite(sizes) & (digits != np.round(digits))]
         found.append(Roundings(sizes, np.full(sizes.size, HALF_UNIT[code])))
@@ -268,13 +273,27 @@ def _content(tensor: TensorProto) -> tuple[int, bytes]:
 
 def _values(tensor: TensorProto) -> Array:
     """Returns the finite values of a tensor, sorted, each once."""
-    return np.unique(_elements(tensor))
+    return _distinct(_elements(tensor).astype(np.float64))
+
+
+def _distinct(values: Array) -> Array:
+    """Returns the values, sorted, each once. np.unique does too, but imports numpy.ma first, which
+    takes as long as a million values.
+    """
+    ordered = np.sort(values)
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]])
 
 
 def _elements(tensor: TensorProto) -> Array:
-    """Returns the finite elements of a tensor."""
-    array = elements(tensor).astype(np.float64)
-    return np.asarray(array[np.isfinite(array)])
+    """Returns the finite elements of a tensor, in float32 if that holds them: sorting takes half
+    the time.
+    """
+    array = elements(tensor)
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32)
+    array = array.reshape(-1)
+    finite = np.isfinite(array)
+    return array if finite.all() else np.asarray(array[finite])
 
 
 def _needed(model: ModelProto) -> set[str]:

@@ -237,7 +237,7 @@ def _compared(
     search = Search(
         original, candidate, runs.session, runs.oracle, runs.trials, request.seeds or (0,),
         request.dims or {}, runs.refused, runs.feeder, request.weights == "auto",
-        wide=not str(request.bounds),
+        wide=not str(request.bounds), go_on=runs.go_on,
     )  # fmt: skip
     if request.inputs is None:
         search.run()

@@ -15,6 +15,7 @@ from onnxgrad.verify.feeds.dims import evaluate, symbols_in
 from onnxgrad.verify.proof import verify
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.request import Settings
+from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.trials import Trial
 from tests.helpers import parse
 
@@ -123,3 +124,24 @@ def test_the_weights_of_a_file_stay_in_it(
         feeds = {"x": np.ones((1, 512), np.float32)}
         reasons, notes = shapes.contradictions([Trial(Case({}, 0), feeds, {})])
         assert bool(reasons) == wrong and not notes
+
+
+def test_shapes_of_earlier_runs_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, wrong = (proof_model.proof_model(m) for m in (parse(MODEL), declared(r=["M", "N"])))
+    shapes = DeclaredShapes(plain, wrong, Settings("cpu", 1))
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    shapes.run_ahead([feeds])
+    monkeypatch.setattr(Session, "run", lambda *words, **more: pytest.fail("runs again"))
+    reasons, notes = shapes.contradictions([Trial(Case({}, 0), feeds, {})])
+    assert "'r' is declared [3, 2] and is [2, 3]" in reasons[0] and not notes
+
+
+def test_a_failure_ahead_is_left_to_the_check() -> None:
+    model = declared(r=["N", "M"])
+    model.graph.node[0].op_type = "NoSuch"
+    plain, broken = (proof_model.proof_model(m) for m in (parse(MODEL), model))
+    shapes = DeclaredShapes(plain, broken, Settings("cpu", 1))
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    shapes.run_ahead([feeds])
+    reasons, notes = shapes.contradictions([Trial(Case({}, 0), feeds, {})])
+    assert not reasons and "not checked" in notes[0]

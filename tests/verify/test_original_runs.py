@@ -17,7 +17,7 @@ from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.rule_passes import remove_noops
 from onnxgrad.verify import Report, original_runs, verify
-from onnxgrad.verify.original_runs import Ahead
+from onnxgrad.verify.original_runs import Ahead, OriginalRuns
 from onnxgrad.verify.request import EarlyRuns, Request
 from onnxgrad.verify.running.session import Session
 from tests.helpers import parse
@@ -31,6 +31,8 @@ RANDOM = "g (float[N,4] x) => (float[N,4] o) { r = RandomNormalLike(x) o = Add(x
 # Gather refuses the indices that a proof makes up; the second model's Sqrt is NaN throughout
 REFUSES = "g (int64[3] i) => (float[3] o) <float[2] w = {1, 2}> { j = Add(i, i) k = Mul(j, j) l = Add(k, i) m = Neg(l) n = Sub(m, k) o = Gather(w, n) }"
 NAN = "g (float[N,4] x) => (float[N,4] o) { a = Abs(x) b = Neg(a) c = Sub(b, a) o = Log(c) }"
+# the difference is that of other roundings of the constants
+ROOT = "g (float[N,6] x) => (float[N,6] y) <float k = {%r}, float e = {64}> { t = Tanh (x) m = %s (t, k) y = Pow (m, e) }"
 DIES = """
 g (int64[1] x) => (int64[1] y) <int64[1] a = {-9223372036854775808}, int64[1] b = {-1}> { c = Div(a, b) y = Add(x, c) }
 """
@@ -73,6 +75,7 @@ def compared(a: Any, b: Any, options: Mapping[str, Any], early: bool) -> Any:
         (RANDOM, RANDOM, {}),
         (REFUSES, REFUSES, {}),
         (NAN, NAN, {}),
+        (ROOT % (0.70710677, "Mul"), ROOT % (1.4142135, "Div"), {}),
         (DIES, DIES, {}),
         (DIES.replace("Div", "Mul"), DIES, {}),
     ],
@@ -84,11 +87,15 @@ def test_the_report_is_that_of_a_proof_that_begins_later(
     assert compared(*models, options, early=True) == compared(*models, options, early=False)
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_runs_happen_once(beside: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("beside", "small"), [(False, True), (True, True), (False, False)])
+def test_runs_happen_once(
+    beside: bool, small: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """As many runs in onnxruntime as without, and the second model's are early too. `beside`: the
-    original has weights beside its file.
+    original has weights beside its file. If the models are not `small`, those on the cases that are
+    searched for are early as well.
     """
+    monkeypatch.setattr(original_runs, "small", lambda proto: small)
     models: list[Any] = [parse(LONG), parse(LONG.replace("x, w", "w, x"))]
     if beside:
         models[0] = tmp_path / "m.onnx"
@@ -96,7 +103,13 @@ def test_runs_happen_once(beside: bool, monkeypatch: pytest.MonkeyPatch, tmp_pat
         model.graph.initializer[0].CopyFrom(from_array(np.arange(64, dtype=np.float32), "w"))
         onnx.save(model, models[0], save_as_external_data=True, size_threshold=0)
     runs: list[str] = []
-    run, given = Session._ask, EarlyRuns.opened
+    run, given, go_on = Session._ask, EarlyRuns.opened, OriginalRuns._run_ahead
+    ahead: list[int] = []  # the numbers of cases
+    monkeypatch.setattr(
+        OriginalRuns,
+        "_run_ahead",
+        lambda self, feeds: (ahead.append(len(feeds)), go_on(self, feeds)),
+    )
     monkeypatch.setattr(
         Session, "_ask", lambda self, t, verb, *a: (runs.append(verb), run(self, t, verb, *a))[1]
     )
@@ -115,6 +128,7 @@ def test_runs_happen_once(beside: bool, monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert counts[0] == counts[1] > 0
     found = [session for session in opened if session is not None]
     assert len(found) == 5 and not any(session.known for session in found), "each result was used"
+    assert small == (len(ahead) == 2), "once in either proof, and once for each case"
 
 
 def test_other_options_than_those_begun_run_again() -> None:

@@ -147,3 +147,17 @@ def test_roundings_are_the_constants_of_one_side_with_many_digits() -> None:
     assert dict(zip(first.values, first.units)) == {half: 2.0**-11}
     assert dict(zip(second.values, second.units)) == {float(np.float32(0.3)): 2.0**-24}
     assert not any(roundings(proof_model(a), proof_model(a)))
+
+
+def test_roundings_of_many_constants_are_the_difference_of_two_sets() -> None:
+    rng = np.random.default_rng(0)
+    common, first, second = (rng.normal(size=n).astype(np.float32) for n in (50, 300, 200))
+    models = []
+    for own in (first, second):
+        values = np.concatenate([own, -own[:20], common, [np.nan, np.inf, 0.5]]).astype(np.float32)
+        model = parse("g (float[N] x) => (float[N] y) { m = ReduceSum (w) y = Mul (x, m) }")
+        model.graph.initializer.append(numpy_helper.from_array(rng.permutation(values), "w"))
+        models.append(proof_model(model))
+    for found, own in zip(roundings(*models), (first, second), strict=True):
+        assert found.values.dtype == np.float64 and {*found.units} == {2.0**-24}
+        assert found.values.tolist() == sorted({*np.abs(own).astype(np.float64).tolist()})

@@ -60,7 +60,8 @@ class Files:
         whole = sum(raw_bytes(t) or 0 for t in outside) >= external.MAX_BYTES
         large = [t for t in model.graph.initializer if _is_large(t, inside, whole)]
         if self._temporary is None or sum(raw_bytes(t) or 0 for t in large) < LARGE_FILE:
-            return to_proto(program, weights=True)
+            external.load_weights(model, program.folder, program.digests)
+            return model
         external.load_weights(model, program.folder, program.digests, but={t.name for t in large})
         try:
             self._move(large, program)

@@ -50,6 +50,8 @@ class Cases:
     refused: list[tuple[Mapping[str, int], RunFailed]]
     feeder: Feeder
     wide: bool = field(default=True, kw_only=True)
+    # may begin other runs on the feeds of a case that the original accepts
+    go_on: Callable[[Results], None] = field(default=lambda feeds: None, kw_only=True)
     # cases at which the original died or took too long, with the reason
     dropped: list[str] = field(default_factory=list, kw_only=True)
 
@@ -69,8 +71,9 @@ class Cases:
         oracle.mark("mark")
         oracle.cut = False
         trial = self._tried(feeds, case)
-        if trial is not None and not self._answered(trial):
-            trial = None
+        if trial is not None:
+            self.go_on(feeds)
+            trial = trial if self._answered(trial) else None
         if oracle.cut:
             self.dropped.append(f"left out: {case} (too slow in float64)")
         oracle.mark("back" if trial is None else "keep")

@@ -33,15 +33,16 @@ def decides_sizes(flow: DataFlow, name: str) -> bool:
     turns, an index or a length, or decide whether a loop goes on.
     """
     if name not in flow.decides:
-        flow.decides[name] = any(_ends(flow, name))
+        bodies = _Bodies(flow)
+        for each in {name, *(value.name for value in flow.inputs)}:
+            flow.decides[each] = any(_ends(flow, bodies, each))
     return flow.decides[name]
 
 
-def _ends(flow: DataFlow, name: str) -> Iterator[bool]:
+def _ends(flow: DataFlow, bodies: _Bodies, name: str) -> Iterator[bool]:
     """Follows an input through all operators. A state is a value, and whether it is bounded: then
     it can only decide whether a loop goes on.
     """
-    onward, conditions = _results(flow)
     todo: list[tuple[Key, bool]] = [(("", name), False)]
     seen: set[tuple[Key, bool]] = set()
     while todo:
@@ -50,14 +51,14 @@ def _ends(flow: DataFlow, name: str) -> Iterator[bool]:
             continue
         seen.add(state)
         key, bounded = state
-        yield key in conditions
-        todo.extend((other, bounded) for other in (*flow.formals.get(key, ()), *onward[key]))
+        yield key in bodies.conditions
+        todo.extend((other, bounded) for other in (*flow.formals.get(key, ()), *bodies.onward[key]))
         for node, index, scope in flow.consumers.get(key, ()):
             place = node.op_type, index
             yield place == ("Loop", 1) or (not bounded and place in _PLACES)
             after = bounded or _is_bounded(flow, node, scope) or place == ("Where", 0)
             called = (node.domain, node.op_type, node.overload) in flow.functions
-            outputs = () if called or graphs_of(node) else node.output
+            outputs = () if called or id(node) in bodies.nodes else node.output
             todo.extend(
                 ((scope, output), after or (node.op_type == "TopK" and number == 1))
                 for number, output in enumerate(outputs)
@@ -77,27 +78,32 @@ def _is_bounded(flow: DataFlow, node: onnx.NodeProto, scope: str) -> bool:
     return known and (not attributes.get("fmod") if node.op_type == "Mod" else len(limits) > 1)
 
 
-def _results(flow: DataFlow) -> tuple[dict[Key, list[Key]], set[Key]]:
-    """Returns where the results of bodies and functions go, and the conditions of loops."""
-    onward: dict[Key, list[Key]] = defaultdict(list)
-    conditions: set[Key] = set()
-    done: set[int] = set()
-    for (scope, _), node in [*flow.producers.items()]:
-        if id(node) in done:
-            continue
-        done.add(id(node))
-        for graph in graphs_of(node):
-            results = [value.name for value in graph.output]
-            if node.op_type == "Loop":
-                conditions.add((scope, results.pop(0)))
-            for result, output in zip(results, node.output, strict=False):
-                onward[scope, result].append((scope, output))
-            if node.op_type in ("Loop", "Scan"):  # a state of the next turn
-                states = graph.input[2 if node.op_type == "Loop" else 0 :]
-                for result, state in zip(results, states, strict=False):
-                    onward[scope, result].append((scope, state.name))
-        function = flow.functions.get((node.domain, node.op_type, node.overload))
-        inside = ":".join((node.domain, node.op_type, node.overload))
-        for result, output in zip(function.output, node.output) if function else ():
-            onward[inside, result].append((scope, output))
-    return onward, conditions
+class _Bodies:
+    """The bodies and the functions of a model: where their results go (`onward`), the conditions
+    of loops, and the nodes that have bodies, by identity.
+    """
+
+    def __init__(self, flow: DataFlow) -> None:
+        self.onward: dict[Key, list[Key]] = defaultdict(list)
+        self.conditions: set[Key] = set()
+        self.nodes: set[int] = set()
+        done: set[int] = set()
+        for (scope, _), node in [*flow.producers.items()]:
+            if id(node) in done:
+                continue
+            done.add(id(node))
+            for graph in graphs_of(node):
+                self.nodes.add(id(node))
+                results = [value.name for value in graph.output]
+                if node.op_type == "Loop":
+                    self.conditions.add((scope, results.pop(0)))
+                for result, output in zip(results, node.output, strict=False):
+                    self.onward[scope, result].append((scope, output))
+                if node.op_type in ("Loop", "Scan"):  # a state of the next turn
+                    states = graph.input[2 if node.op_type == "Loop" else 0 :]
+                    for result, state in zip(results, states, strict=False):
+                        self.onward[scope, result].append((scope, state.name))
+            function = flow.functions.get((node.domain, node.op_type, node.overload))
+            inside = ":".join((node.domain, node.op_type, node.overload))
+            for result, output in zip(function.output, node.output) if function else ():
+                self.onward[inside, result].append((scope, output))

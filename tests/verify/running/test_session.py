@@ -279,6 +279,29 @@ print(first)
     assert not list(tmp_path.iterdir()), "onnxruntime keeps what it reports on use beside us"
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_the_allocator_of_the_reference_keeps_memory_unless_users_say_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def settings(kind: str) -> list[str]:
+        child = Child(kind)
+        try:
+            child.ask(60.0, "has", "")  # it has started
+            words = Path(f"/proc/{child.process.pid}/environ").read_bytes().split(b"\0")
+        finally:
+            child.kill()
+        return sorted(word.decode() for word in words if word.startswith(b"MALLOC_"))
+
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    assert settings("cpu") == []
+    assert settings("float64") == [
+        "MALLOC_MMAP_THRESHOLD_=33554432", "MALLOC_TRIM_THRESHOLD_=134217728",
+    ]  # fmt: skip
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "4096")
+    assert "MALLOC_TRIM_THRESHOLD_=4096" in settings("float64")
+
+
 def test_importing_the_package_does_not_import_onnxruntime() -> None:
     code = "import sys, onnxgrad.verify; print('onnxruntime' in sys.modules)"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
