@@ -66,7 +66,7 @@ def test_optional_runs_do_not_raise_their_limit(monkeypatch: pytest.MonkeyPatch)
     """Else one of two seconds would allow the next twenty, and then two hundred."""
     assert courtesy(0.01) == 2.0 and courtesy(3.0) == 30.0
     limits: list[float] = []
-    monkeypatch.setattr(Session, "_ask", lambda self, limit, *rest: limits.append(limit))
+    monkeypatch.setattr(Session, "_ask", lambda self, limit, *rest: limits.append(limit) or {})
     session = Session((), (), (), {}, "cpu", "", "", {})
     session.run({}, timeout=100.0)
     session._seconds[:] = [0.5]
