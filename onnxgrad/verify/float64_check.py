@@ -26,7 +26,6 @@ from onnxgrad.verify.proof_model import ProofModel
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.reference.moved_constants import Roundings
 from onnxgrad.verify.report import Check
-from onnxgrad.verify.running.background import Later
 from onnxgrad.verify.running.child_process import pooled
 from onnxgrad.verify.running.session import courtesy
 from onnxgrad.verify.tolerance import (
@@ -78,13 +77,17 @@ class Oracle:
         self.why = ""
         self.failed = False  # whether a node failed in the last run
         self.cut = False  # whether the last optional run had no time
-        # those of both subjects, if they are computed before the check asks for them
-        self.roundings: Later[tuple[Roundings, Roundings]] | None = None
         self._longest = 0.0  # seconds of the runs that count
         self._optional = False
         self._made: dict[str, Float64] = {}
         self._count = next(_counts)
         pooled("float64")  # the child starts while onnxruntime loads the original
+
+    def hold(self, candidate: ProofModel) -> None:
+        """Sets the candidate."""
+        if self.subjects["candidate"] is not candidate:
+            self.subjects["candidate"] = candidate
+            self._made.pop("candidate", None)
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
         """Returns the original's outputs. `jitter` simulates another order of summation, chosen by
@@ -154,9 +157,9 @@ class Oracle:
             ),
         )  # fmt: skip
 
-    def prepare(self) -> None:
-        """Compiles the original before its feeds are known. A failure shows at its first run."""
-        self._within_budget("original", lambda model: model.prepare(self.left))
+    def prepare(self, which: str = "original") -> None:
+        """Compiles a model before its feeds are known. A failure shows at its first run."""
+        self._within_budget(which, lambda model: model.prepare(self.left))
         if self.left > 0:
             self.why = ""
 
@@ -380,8 +383,6 @@ class _OtherRoundings:
 
     @cached_property
     def _roundings(self) -> tuple[Roundings, Roundings]:
-        if self.oracle.roundings is not None:
-            return self.oracle.roundings.result()
         return roundings(self.oracle.subjects["original"], self.oracle.subjects["candidate"])
 
     def widen(

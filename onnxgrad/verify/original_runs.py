@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun
 from onnxgrad.interpreter import cores
-from onnxgrad.ir.protobufs import weight_elements
 from onnxgrad.verify.custom_operators.boundaries import unknown_operators
 from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.generate import Feeder
@@ -22,18 +21,18 @@ from onnxgrad.verify.feeds.proof_cases import Results, choose_cases, small
 from onnxgrad.verify.float64_check import Oracle
 from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.onnxruntime_check import open_original, stored_fast
-from onnxgrad.verify.output_dependencies import roundings
 from onnxgrad.verify.proof_model import ProofModel, proof_model
 from onnxgrad.verify.random_operators import randoms
 from onnxgrad.verify.reference.user_operators import unknown_to_onnxruntime
 from onnxgrad.verify.report import Check
 from onnxgrad.verify.request import EarlyRuns, Request, both_ways, legal_ways
-from onnxgrad.verify.running.background import Background
+from onnxgrad.verify.running.background import Background, Later
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import Session
 from onnxgrad.verify.trials import Trial
 from onnxgrad.wording import option
 
+Computed: TypeAlias = Mapping[str, Collection[int]]
 REFERENCE = "reference"  # the stage of a RunFailed that our reference, not onnxruntime, caused
 
 
@@ -47,6 +46,7 @@ class OriginalRuns:
         self.feeder = Feeder(original.proto)
         self.refused: list[tuple[Mapping[str, int], RunFailed]] = []
         self.session: Session | None = None
+        self.line: Background | None = None  # for work of this process while children work
         self.ran: dict[str, Check] = {}
         self.trials: list[Trial] = []
         checks, budget = request.checks, request.float64_budget
@@ -93,19 +93,30 @@ class OriginalRuns:
                 trial.exact = trial.expected if known else self.oracle.original(trial.feeds)
         return self
 
-    def hold(self, candidate: ProofModel, demands: Demands) -> None:
+    def hold(
+        self, candidate: ProofModel, demands: Demands, recomputed: Callable[[], Computed]
+    ) -> None:
         """Sets the candidate. If early runs are allowed, starts them in onnxruntime on all cases,
-        also of the model that computes its shapes.
+        also of the model that computes its shapes. `recomputed`: returns the types of recomputed
+        weights by output, of which `settle` asks.
         """
-        self._held = candidate, demands
+        self._held, self._recomputed = (candidate, demands), recomputed
+        if self.line is not None:
+            if self.request.inputs is None:
+                self.line.call(self.feeder.trace)
+            self._recomputed = self.line.call(recomputed).result
         if self.oracle is not None:
-            self.oracle.subjects["candidate"], self.oracle.demands = candidate, demands
+            self.oracle.hold(candidate)
+            self.oracle.demands = demands
         self.shapes = DeclaredShapes(self.original, candidate, self.request.settings)
         self._run_ahead([trial.feeds for trial in self.trials])
-        early = self.request.settings.early
-        few = weight_elements(self.original.proto.graph) <= _MOST_COMPARED
-        if early is not None and self.oracle is not None and any(demands.computed.values()) and few:
-            self.oracle.roundings = early.line.call(roundings, self.original, candidate)
+
+    def settle(self) -> Demands:
+        """Returns the demands of `hold`, with the types of recomputed weights."""
+        demands = replace(self._held[1], computed=self._recomputed())
+        if self.oracle is not None:
+            self.oracle.demands = demands
+        return demands
 
     def go_on(self, feeds: Results) -> None:
         """Starts early runs of both models on the feeds of one more case, after `hold`. Small
@@ -151,17 +162,29 @@ class Ahead(contextlib.ExitStack):
     def __init__(self, model: Any, request: Request) -> None:
         super().__init__()
         with contextlib.ExitStack() as threads:
-            line = threads.enter_context(Background("cpu", "float64"))
+            self.line = line = threads.enter_context(Background("cpu", "float64"))
             early = EarlyRuns(threads.enter_context(Background("cpu")))
             self.request = replace(request, early=early)
             self._original = line.call(proof_model, model)
             runs = line.call(lambda: OriginalRuns(self.original(), self.request).choose())
             self._chosen, self._runs = runs, line.call(lambda: runs.result().compute())
+            self._prepared: Later[None] | None = None
             self.push(threads.pop_all())
 
     def original(self) -> ProofModel:
         """Waits for the original. Raises errors as `proof_model`."""
         return self._original.result()
+
+    def expect(self, candidate: ProofModel) -> None:
+        """Compiles the candidate for the float64 check as soon as the original has run."""
+
+        def prepare() -> None:
+            oracle = self._runs.result().oracle
+            if oracle is not None:
+                oracle.hold(candidate)
+                oracle.prepare("candidate")
+
+        self._prepared = self.line.call(prepare)
 
     def runs(
         self, original: ProofModel, candidate: ProofModel, request: Request
@@ -175,7 +198,11 @@ class Ahead(contextlib.ExitStack):
         settings = self.request.settings
         if settings.early is not None and self._chosen.result().session is not None:
             settings.early.begin(candidate.source, both_ways(settings))
-        return self._runs.result()
+        runs = self._runs.result()
+        runs.line = self.line
+        if self._prepared is not None:
+            self._prepared.result()  # it uses the oracle of the runs
+        return runs
 
 
 def may_run_ahead(model: ModelProto, size: int) -> bool:
@@ -186,7 +213,6 @@ def may_run_ahead(model: ModelProto, size: int) -> bool:
 
 
 _MOST_BYTES = 1 << 30
-_MOST_COMPARED = 1 << 22  # elements of weights that are compared before a check asks for it
 
 
 def _opened(original: ProofModel, request: Request) -> tuple[Session | None, dict[str, Check]]:

@@ -124,6 +124,8 @@ def _on_all(
     providers = [place for place in places if isinstance(place, str)]
     requests = [request, *(request.on(name) for name in providers[1:])]
     second = None if b is None else proof_model(b)
+    if early is not None and second is not None:
+        early.expect(second)
     reports = [
         against_stored(first, cast(Stored, request.expect), each)
         if second is None
@@ -220,9 +222,7 @@ def _compared(
     draws = same_draws(original, candidate, demands.names.outputs)
     given = original, candidate
     original, candidate = draws.original, draws.candidate
-    exact = "float64" in request.checks
-    computed = _recomputed(original, candidate, request.weights, demands) if exact else {}
-    demands = replace(demands, random=frozenset(draws.left), computed=computed)
+    demands = replace(demands, random=frozenset(draws.left))
     try:
         runs = None if early is None else early.runs(original, candidate, request)
         runs = runs or OriginalRuns(original, request).run()
@@ -233,7 +233,7 @@ def _compared(
         unproved = f"the float64 check could not run ({cause.reason})"
         reason = limit_reached("the original model", cause) if cause.limit else unproved
         return _nothing_ran(request, start, cause.reason, (), [reason])
-    runs.hold(candidate, demands)
+    runs.hold(candidate, demands, partial(_recomputed, original, candidate, request, demands))
     search = Search(
         original, candidate, runs.session, runs.oracle, runs.trials, request.seeds or (0,),
         request.dims or {}, runs.refused, runs.feeder, request.weights == "auto",
@@ -241,6 +241,7 @@ def _compared(
     )  # fmt: skip
     if request.inputs is None:
         search.run()
+    demands = runs.settle()
     ties = Ties(original, request.float64_budget)
     for trial in search.trials:
         trial.ties = ties
@@ -392,15 +393,15 @@ def _uncovered(coverage: Coverage, request: Request) -> list[str]:
 def _recomputed(
     original: ProofModel,
     candidate: ProofModel,
-    weights: str,
+    request: Request,
     demands: Demands,
 ) -> dict[str, set[int]]:
     """Returns, by output of the original, the dtypes of recomputed weights on its paths, according
-    to the caller or to the weights themselves.
+    to the caller or to the weights themselves; nothing if only the float64 check would ask.
     """
-    if weights == "same":
+    if request.weights == "same" or "float64" not in request.checks:
         return {}
-    claimed = weights == "rounded"
+    claimed = request.weights == "rounded"
     computed, names = new_weights(original, candidate, claimed=claimed), demands.names.outputs
     anywhere = any(computed.values()) or not claimed
     return {

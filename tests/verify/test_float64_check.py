@@ -9,6 +9,7 @@ import pytest
 
 from onnxgrad import kernel, verify
 from onnxgrad.verify import float64_check
+from onnxgrad.verify.proof_model import proof_model
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.trials import Trial
 from tests.helpers import parse
@@ -157,3 +158,17 @@ def test_no_more_roundings_run_than_explain_a_difference(monkeypatch: pytest.Mon
     seeds.clear()
     wrong = parse(text % (1.414, "Div"))
     assert verify(pair[0], wrong).verdict == "different" and set(seeds) == {0, 1, 2}
+
+
+def test_another_candidate_is_compiled_anew() -> None:
+    """The proof replaces the one that was compiled ahead if it draws random numbers."""
+    first, second = (
+        proof_model(parse(f"g (float[2] x) => (float[2] y) {{ y = {op} (x) }}"))
+        for op in ("Neg", "Abs")
+    )
+    oracle = float64_check.Oracle(first, first, 20.0)
+    oracle.hold(second)
+    oracle.prepare("candidate")
+    oracle.hold(first)
+    found = oracle.candidate({"x": np.array([1, 2], np.float32)})
+    assert found is not None and found["y"].tolist() == [-1, -2]

@@ -73,6 +73,11 @@ class Feeder:
     def _sizes(self) -> dict[str, int]:
         return dim_plans(self.model)[0]
 
+    def trace(self) -> None:
+        """Finds the inputs that decide sizes before cases vary others."""
+        for value in self.flow.inputs:
+            decides_sizes(self.flow, value.name)
+
     def feeds(
         self,
         *,
