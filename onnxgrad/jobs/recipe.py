@@ -297,7 +297,7 @@ def _of_variants(table: Any, where: str, folder: Path) -> dict[str, dict[str, An
 
 
 _NAME = re.compile(r"[\w-]+")
-_LABELS = re.compile(r"\blabels=([^,;{}]+)")  # a file in the text of steps
+_FILES = re.compile(r"\b(labels|file)=([^,;{}]+)")  # in the text of steps
 
 
 def _of_ci(table: Any, where: str) -> dict[str, Any]:
@@ -360,7 +360,8 @@ def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
         }
     if "preprocess" in found:
         found["preprocess"] = {
-            key: _with_labels(folder, steps) for key, steps in found["preprocess"].items()
+            key: os.path.join(folder, steps) if key == "config" else _with_files(folder, steps)
+            for key, steps in found["preprocess"].items()
         }
     if "reference" in found.get("open_batch", {}):
         files = [os.path.join(folder, f) for f in several(found["open_batch"]["reference"], "")]
@@ -368,13 +369,13 @@ def _from(folder: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _with_labels(folder: Path, steps: Any) -> Any:
-    """Returns steps, or steps by name, with files of labels relative to `folder`."""
+def _with_files(folder: Path, steps: Any) -> Any:
+    """Returns steps, or steps by name, with files relative to `folder`."""
     if isinstance(steps, Mapping):
-        return {name: _with_labels(folder, text) for name, text in steps.items()}
+        return {name: _with_files(folder, text) for name, text in steps.items()}
     if not isinstance(steps, str):
         return steps
-    return _LABELS.sub(lambda found: f"labels={os.path.join(folder, found[1])}", steps)
+    return _FILES.sub(lambda found: f"{found[1]}={os.path.join(folder, found[2])}", steps)
 
 
 def _checked(

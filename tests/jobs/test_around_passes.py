@@ -154,6 +154,11 @@ def test_steps_of_a_recipe_around_the_model(
     picture = np.zeros((1, 5, 6, 3), np.uint8)
     picture[..., 2] = 9
     assert run(made, {"x": picture})["labels"].tolist() == [["blue", "red"]]
+    config = '{"image_processor_type": "ViTImageProcessor", "size": 4, "do_normalize": false}'
+    (tmp_path / "c.json").write_text(config, encoding="utf-8")
+    (tmp_path / "r.toml").write_text('[after.preprocess]\nconfig = "c.json"\n', encoding="utf-8")
+    assert main([*words, "-o", str(tmp_path / "o.onnx")]) == 0
+    assert "x: resize{size=[4,4],mode=pil-bilinear},to-float" in capsys.readouterr().out
     steps = {"preprocess": {"before": "resize{size=[4,4]},to-float", "after": "argmax"}}
     done = onnxgrad.optimize(parse(text), before=steps, report=True)
     assert interface(done.model) == (["x"], ["classes"])

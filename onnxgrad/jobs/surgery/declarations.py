@@ -169,6 +169,13 @@ class PreprocessOptions(Proof):
         metavar="[INPUT=]STEPS",
         positional=True,
     )
+    config: str | os.PathLike[str] | None = option(
+        None,
+        "the preprocessor_config.json of an image processor of Transformers, whose steps follow "
+        "those of --before for the input of images",
+        metavar="FILE",
+        file="read",
+    )
     after: StepTexts | None = option(
         None,
         "steps after an output, which they replace, such as 'softmax,top-k{k=5}'; may repeat for "

@@ -4,6 +4,7 @@ expected values come from NumPy and the model alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,7 @@ from onnxgrad.jobs.surgery.fixed_dims import fix
 from onnxgrad.name_lists import names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.transform.preprocessing.images import ChannelsLast
+from onnxgrad.transform.preprocessing.processor_config import steps_of
 from onnxgrad.transform.preprocessing.registry import AFTER, BEFORE, steps_after, steps_before
 from onnxgrad.transform.preprocessing.steps import Before, Frame, Head, Prepared, Source
 from onnxgrad.verify import Report
@@ -95,16 +97,15 @@ def preprocess(model: ModelLike, options: PreprocessOptions, hooks: Hooks) -> Pr
     with hooks.limits(options.timeout, options.max_memory):
         program = load_own(settled(model))
         hooks.on_read(program)
-        if not options.before and not options.after:
+        if not options.before and not options.after and options.config is None:
             raise InputError(f"no steps are named: see {option('--before and --after', 'before')}")
         if program.proto.training_info:
             raise InputError("the model holds a training step (training_info): export it first")
         hide_weight_inputs(program)
         graph = to_proto(program).graph
-        before = [
-            _Preparation(name, *steps_before(text, where))
-            for name, text, where in _before(graph, options)
-        ]
+        texts = {name: (text, where) for name, text, where in _before(graph, options)}
+        texts, read = _with_config(program, texts, options.config)
+        before = [_Preparation(name, *steps_before(*text)) for name, text in texts.items()]
         after = [
             _Ending(names, steps_after(text, where))
             for names, text, where in _after(program, options)
@@ -118,7 +119,9 @@ def preprocess(model: ModelLike, options: PreprocessOptions, hooks: Hooks) -> Pr
             doubts = [*filter(None, (doubt for ending in after for doubt in ending.doubts))]
             if not report.ok:
                 report = replace(report, unproved=(*doubts[:1], *report.unproved))
-        return write_if_proved(Proved(made, report, notes=[*filter(None, [note]), *notes]), hooks)
+        return write_if_proved(
+            Proved(made, report, notes=[*filter(None, [note]), *read, *notes]), hooks
+        )
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -152,6 +155,26 @@ def _before(graph: Any, options: PreprocessOptions) -> Iterator[tuple[str, str, 
                 f"{where}: no input is called '{name}'{_near(name, name, known, BEFORE)}"
             )
         yield name or known[0], text, where
+
+
+def _with_config(
+    program: Program, texts: Mapping[str, tuple[str, str]], path: str | os.PathLike[str] | None
+) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """Returns steps by input with those of a processor's configuration, and a note that has them.
+    They belong to `pixel_values`, else to the only input of 4 axes. Raises InputError.
+    """
+    if path is None:
+        return dict(texts), []
+    where, inputs = option("--config", "config"), program.main.inputs
+    images = [v.name for v in inputs if v.shape is not None and len(v.shape) == 4]
+    name = "pixel_values" if "pixel_values" in images else images[0] if len(images) == 1 else ""
+    if not name:
+        found = f"several inputs of images: {', '.join(images)}" if images else "no input of images"
+        raise InputError(f"{where}: the model has {found}; write the steps for each (--before)")
+    steps = steps_of(os.fspath(path))
+    first, _ = texts.get(name, ("", ""))
+    text = ",".join(filter(None, [first, steps]))
+    return {**texts, name: (text, where)}, [f"{name}: {text}"]
 
 
 def _after(program: Program, options: PreprocessOptions) -> Iterator[tuple[list[str], str, str]]:

@@ -11,12 +11,14 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.options import Range
 from onnxgrad.transform.preprocessing.detection import boxes_and_scores, check_rank, columns
 from onnxgrad.transform.preprocessing.image_sizes import Pixels, Sizes, pair_of
 from onnxgrad.transform.preprocessing.pixels import Array
 from onnxgrad.transform.preprocessing.steps import Frame, Head, Values
 
+_LARGEST = 1 << 28  # bytes of a file
 Positive = Annotated[float, Range(0, 3e38, above=True, words="a finite number above 0")]
 
 
@@ -101,7 +103,7 @@ class Anchors(Head):
 
     def _read(self) -> Array:
         try:
-            found = np.load(Path(self.file), allow_pickle=False)
+            found = np.load(regular(Path(self.file), _LARGEST), allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise InputError(f"anchors: cannot read {self.file}: {error}") from None
         if not isinstance(found, np.ndarray) or found.ndim != 2 or found.shape[1] != 4:

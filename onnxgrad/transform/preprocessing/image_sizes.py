@@ -61,7 +61,8 @@ class Resize(Before):
             raise InputError(f"resize: size {list(size)} is exact: leave max_size out")
         if self.rounding == "transformers" and (size is None or most is None):
             raise InputError("resize: rounding=transformers needs size and max_size")
-        if isinstance(size, int) and most is not None and most <= size:
+        plain = self.rounding == "torchvision"
+        if plain and isinstance(size, int) and most is not None and most <= size:
             raise InputError(f"resize: max_size must be above size, {size}; got {most}")
 
     def emit(self, at: Prepared) -> Prepared:
