@@ -233,7 +233,7 @@ def preprocess(model: ModelLike, *, options: PreprocessOptions) -> SameType:
     "image,resize{size=256,mode=pil-bilinear},center-crop{size=224},to-float"; the new input has the
     name of the old one and is uint8[N,height,width,3] unless the first step says otherwise.
     `config`: a preprocessor_config.json of Transformers, whose steps follow those of `before` for
-    `pixel_values`, or for the only input of 4 axes.
+    the input called pixel_values, or for the only one of 4 axes.
     `after`: steps of the only output, or by output (several separated by commas), which they
     replace unless `keep_output` names it. `help preprocessing` lists the steps. The proof computes
     the steps in NumPy and runs the model between. Raises InputError for steps that cannot be read

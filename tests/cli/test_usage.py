@@ -67,7 +67,9 @@ def examples() -> list[str]:
 
 def test_every_help_ends_with_two_examples(run: Run) -> None:
     for name in COMMANDS:
-        _, _, end = run(name, "--help").out.partition("\nexamples:\n")
+        text = run(name, "--help").out
+        assert "may repeat; may" not in " ".join(text.split()), name
+        _, _, end = text.partition("\nexamples:\n")
         shown = " ".join(end.replace("\\\n", " ").split())
         mine = [words for words in examples() if words.split()[0] == name]
         assert len(mine) == 2 and all(f"onnxgrad {words}" in shown for words in mine)

@@ -38,14 +38,14 @@ class EditOptions(Proof):
         None,
         "replace an input by a constant: a number (for all elements of a fixed shape), ones or "
         "zeros (of any shape: open sizes are those of the other inputs), a list such as [1,2], "
-        "true or false, an .npy, .npz or .pb file, or in Python an array; may repeat",
+        "true or false, an .npy, .npz or .pb file, or in Python an array",
         metavar="NAME=VALUE|FILE",
         file="read",
     )
     set: Values | None = option(
         None,
         "replace the value of an initializer (a weight) by another of its shape and type, in a "
-        "form that --bind reads; may repeat",
+        "form that --bind reads",
         metavar="NAME=VALUE|FILE",
         file="read",
     )
@@ -165,7 +165,7 @@ class PreprocessOptions(Proof):
     before: StepTexts | None = option(
         None,
         "steps between a new input and the model's, such as imagenet or "
-        "'image,center-crop{size=224},to-float'; may repeat for other inputs",
+        "'image,center-crop{size=224},to-float', once for each input",
         metavar="[INPUT=]STEPS",
         positional=True,
     )
@@ -178,8 +178,8 @@ class PreprocessOptions(Proof):
     )
     after: StepTexts | None = option(
         None,
-        "steps after an output, which they replace, such as 'softmax,top-k{k=5}'; may repeat for "
-        "other outputs",
+        "steps after an output, which they replace, such as 'softmax,top-k{k=5}', once for "
+        "each output",
         metavar="[OUTPUT=]STEPS",
         positional=True,
     )
