@@ -182,8 +182,7 @@ class OptimizeOptions(Proof):
     )
     lint: Lints | None = option(
         None,
-        "the level of a lint: error (refuse the model), warn or off; see `onnxgrad help lint`; may "
-        "repeat",
+        "the level of a lint: error (refuse the model), warn or off; see `onnxgrad help lint`",
         metavar="NAME=LEVEL",
     )
     max_rewrites: Count | None = option(None, "stop after N rewrites", metavar="N", toml=None)
