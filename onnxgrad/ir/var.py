@@ -334,7 +334,10 @@ def current_emitter() -> Emits:
     try:
         return EMITTER.get()
     except LookupError:
-        raise InternalError("emission outside of `with emitting(block)`") from None
+        raise InternalError(
+            "operators are emitted in a rule's function only: a pattern is written with P, as in "
+            "P.Relu(x), not with op"
+        ) from None
 
 
 def _emit(op_type: str, *operands: Any, **attrs: Any) -> Var:

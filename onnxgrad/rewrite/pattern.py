@@ -3,8 +3,9 @@ are its variables.
 
 As an operand, a capture matches a value; after `name=`, it matches an attribute's value. A capture
 or a pattern object that is used twice must match the same value. Commutative operators match in
-both orders. A number or an array matches a constant of that value. `p | q` is an alternative,
-`p & q` requires both, and `~p` excludes. `x.maybe` is an optional operand, `Each(p)` any number.
+both orders. A number or an array matches a constant of that value. `x * y` is `P.Mul(x, y)`.
+`p | q` is an alternative, `p & q` requires both, and `~p` excludes. `x.maybe` is an optional
+operand, `Each(p)` any number.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -35,8 +36,44 @@ CONSTANT = ("", "Constant")
 @dataclass(frozen=True, eq=False)
 class Pattern:
     """Describes one value. `p | q`: the first that matches; `p & q`: both; `~p`: whatever `p`
-    does not match.
+    does not match. Arithmetic on patterns is the pattern of its operators: `x * 2.0` is
+    `P.Mul(x, 2.0)`.
     """
+
+    __array_ufunc__: ClassVar[None] = None  # an array on the left leaves the operator to us
+
+    def __add__(self, other: Any) -> Call:
+        return _call("Add", self, other)
+
+    def __radd__(self, other: Any) -> Call:
+        return _call("Add", other, self)
+
+    def __sub__(self, other: Any) -> Call:
+        return _call("Sub", self, other)
+
+    def __rsub__(self, other: Any) -> Call:
+        return _call("Sub", other, self)
+
+    def __mul__(self, other: Any) -> Call:
+        return _call("Mul", self, other)
+
+    def __rmul__(self, other: Any) -> Call:
+        return _call("Mul", other, self)
+
+    def __truediv__(self, other: Any) -> Call:
+        return _call("Div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Call:
+        return _call("Div", other, self)
+
+    def __pow__(self, other: Any) -> Call:
+        return _call("Pow", self, other)
+
+    def __matmul__(self, other: Any) -> Call:
+        return _call("MatMul", self, other)
+
+    def __neg__(self) -> Call:
+        return _call("Neg", self)
 
     def __or__(self, other: Pattern) -> Either:
         return Either((self, other))
@@ -360,6 +397,11 @@ class _Operators:
                 _check_attribute(ops, name)
         written = tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items())
         return Call(ops, self._domain, tuple(_operand(o) for o in operands), written)
+
+
+def _call(op: str, *operands: Any) -> Call:
+    call: Call = getattr(P, op)(*operands)
+    return call
 
 
 def _check_attribute(ops: frozenset[str], name: str) -> None:

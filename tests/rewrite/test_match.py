@@ -353,3 +353,28 @@ def test_a_constant_below_the_root_is_looked_for_before_the_match(middle: str, f
     root = block.outputs[0].definition
     assert root is not None and may_match(pattern, root) == fits
     assert bool([*match_binding(pattern, root)]) == fits
+
+
+@pytest.mark.parametrize(
+    ("written", "called", "body"),
+    [
+        (x + y, P.Add(x, y), "o = Add (a, b)"),
+        (1.0 + x, P.Add(1.0, x), "s = Constant <value = float {1}> () o = Add (s, a)"),
+        (x - y, P.Sub(x, y), "o = Sub (a, b)"),
+        (1.0 - x, P.Sub(1.0, x), "s = Constant <value = float {1}> () o = Sub (s, a)"),
+        (x * y, P.Mul(x, y), "o = Mul (a, b)"),
+        (np.float32(1) * x, P.Mul(1.0, x), "s = Constant <value = float {1}> () o = Mul (a, s)"),
+        (x / y, P.Div(x, y), "o = Div (a, b)"),
+        (1.0 / x, P.Div(1.0, x), "s = Constant <value = float {1}> () o = Div (s, a)"),
+        (x**1.0, P.Pow(x, 1.0), "s = Constant <value = float {1}> () o = Pow (a, s)"),
+        (x @ y, P.MatMul(x, y), "o = MatMul (a, b)"),
+        (-x, P.Neg(x), "o = Neg (a)"),
+    ],
+)
+def test_arithmetic_is_the_pattern_of_its_operators(written: Call, called: Call, body: str) -> None:
+    main = block(body, "float[3,3] a, float[3,3] b")
+    assert matches(written, main) == matches(called, main) != []
+    other = block("o = Max (a, b)", "float[3,3] a, float[3,3] b")
+    assert matches(written, other) == []
+    swapped = block(f"{body.replace('o =', 'u =')} o = Abs (u)", "float[3,3] a, float[3,3] b")
+    assert matches(P.Abs(written), swapped) == matches(P.Abs(called), swapped) != []

@@ -336,3 +336,29 @@ def test_a_rule_that_asks_for_what_its_pattern_lacks() -> None:
     with pytest.raises(InputError, match="asks for 'other'"):
         combine(P.Neg(x), by=lambda other: other)
     assert rewrite(P.Neg(x))(lambda x, root, scale=1.0: x).name == "<lambda>"
+
+
+def test_the_tanh_form_of_gelu_as_two_functions() -> None:
+    """A pattern that reads like the formula."""
+
+    def pattern(x: Any) -> Any:
+        cubic = x + x**3.0 * 0.044715
+        return x * 0.5 * (1.0 + P.Tanh(cubic * 0.7978846))
+
+    @rewrite(pattern)
+    def gelu(x: Var) -> Var:
+        """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) = Gelu(x)"""
+        return op.Gelu(x, approximate="tanh")
+
+    body = """half = Constant <value = float {0.5}> () one = Constant <value = float {1}> ()
+      three = Constant <value = float {3}> () c = Constant <value = float {0.044715}> ()
+      r = Constant <value = float {0.7978846}> () h = Mul (half, a) p = Pow (a, three)
+      s = Mul (c, p) t = Add (a, s) u = Mul (t, r) v = Tanh (u) w = Add (v, one) o = Mul (h, w)"""
+    main = block(body)
+    run(main, gelu)
+    assert main.outputs[0].definition is not None and main.outputs[0].definition.op == "Gelu"
+
+
+def test_a_pattern_that_is_written_with_op() -> None:
+    with pytest.raises(InternalError, match=r"a pattern is written with P, as in P.Relu\(x\), not"):
+        rewrite(lambda x: op.Mul(x, op.Sigmoid(x)))
