@@ -232,14 +232,14 @@ def _sliding(window: int) -> dict[str, Sized]:
     """Returns networks with layers that see `window` positions, back or to both sides."""
     built = {
         "gptoss": _library(
-            "GptOss", "ForCausalLM", "logits", **_LLAMA, **_EXPERTS, sliding_window=window
+            "GptOss", "ForCausalLM", "logits", **_LLAMA, **_EXPERTS, **_EAGER, sliding_window=window
         ),
         "gemma3": _library(
-            "Gemma3Text", **_LLAMA, **_ALTERNATING, head_dim=8, sliding_window=window
+            "Gemma3Text", **_LLAMA, **_ALTERNATING, **_EAGER, head_dim=8, sliding_window=window
         ),
-        "starcoder2": _library("Starcoder2", **_LLAMA, sliding_window=window),
+        "starcoder2": _library("Starcoder2", **_LLAMA, **_EAGER, sliding_window=window),
         "modernbert": _library(
-            "ModernBert", **{**_TEXT, "num_hidden_layers": 3}, **_SPECIAL,
+            "ModernBert", **{**_TEXT, "num_hidden_layers": 3}, **_SPECIAL, **_EAGER,
             local_attention=2 * window,
         ),
     }  # fmt: skip
