@@ -66,8 +66,9 @@ def rebase(
         model, folder = _read(optimized, in_place=writes)
         if digest_of(model, record.made) != record.digest:
             raise InputError(
-                f"{named or 'the model'}: its record belongs to another optimised model: optimise "
-                f"again with {option('--rebasable', 'rebasable=True')}"
+                f"{named or 'the model'}: its record belongs to another optimised model, or the "
+                "model was changed since: rebase it as it was written and change the result, or "
+                f"optimise again with {option('--rebasable', 'rebasable=True')}"
             )
         made = copy_of(model) if model is optimized else model
         weights = alone(weights)

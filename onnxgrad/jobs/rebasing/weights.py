@@ -64,7 +64,7 @@ def new_weights(
             hint = perhaps(name, record.initializers)
             raise InputError(f"{flag}: the original has no initializer of this name{hint}")
     if isinstance(given, Mapping):
-        yield _of_arrays(record, given, names, where)
+        yield _of_arrays(record, _plain(given, where), names, where)
         return
     path = Path(given) if isinstance(given, (str, os.PathLike)) else None
     if path is not None and path.suffix == ".safetensors":
@@ -213,10 +213,13 @@ def _of_arrays(
     record: Record, arrays: Mapping[str, Array], names: Mapping[str, str], where: str
 ) -> NewWeights:
     readers: dict[str, Callable[[], Array]] = {}
-    used, missing = set[str](), []
+    used, missing, notes, wider = set[str](), [], [], 0
     outlines: Mapping[str, Array] = getattr(arrays, "outlines", arrays)
+    ours, theirs = _beginnings(record, arrays, names)
+    if ours or theirs:
+        notes.append(f"{where}: its names begin with '{theirs}' where the original has '{ours}'")
     for name, tensor in record.initializers.items():
-        source, turned = names.get(name, name), False
+        source, turned = names.get(name, theirs + name.removeprefix(ours)), False
         if source not in arrays and source.endswith(".T"):
             source, turned = source[:-2], True
         if source not in arrays:
@@ -225,25 +228,76 @@ def _of_arrays(
             missing += [name] if name in record.weights else []
             continue
         used.add(source)
+        wider += outlines[source].dtype != numpy_dtype(tensor.data_type)
         readers[name] = _fitting(
             (name, tensor), arrays, source, outlines[source], turned, name in names, where
         )
     found = _complete(record, readers, missing, where)
-    unused = len(arrays) - len(used)
-    if unused:
-        found.notes.append(f"{where}: {counted(unused, 'array')} belong to no initializer")
+    if wider:
+        notes.append(f"{where}: {counted(wider, 'array')} became wider, which is exact")
+    if unused := len(arrays) - len(used):
+        notes.append(f"{where}: {counted(unused, 'array')} belong to no initializer")
+    return replace(found, notes=found.notes + notes)
+
+
+def _beginnings(
+    record: Record, arrays: Mapping[str, Array], names: Mapping[str, str]
+) -> tuple[str, str]:
+    """Returns how all names of weights begin in the original and in arrays, one of the two with
+    more modules around them, such as 'model.'; empty if they are equal, or if several fit.
+    """
+    wanted = [name for name in record.weights if name not in names]
+    if not wanted or any(name in arrays for name in wanted):
+        return "", ""
+    first = wanted[0]
+    found = [("", key.removesuffix(first)) for key in arrays if key.endswith(f".{first}")]
+    found += [(first[: i + 1], "") for i, c in enumerate(first) if c == "."]
+    fits = [
+        (ours, theirs)
+        for ours, theirs in found
+        if all(n.startswith(ours) and theirs + n.removeprefix(ours) in arrays for n in wanted)
+    ]
+    return fits[0] if len(fits) == 1 else ("", "")
+
+
+def _plain(arrays: Mapping[str, Any], where: str) -> dict[str, Array]:
+    """Returns arrays of NumPy, also from tensors of torch on the CPU. Raises InputError."""
+    found: dict[str, Array] = {}
+    for name, value in arrays.items():
+        if not hasattr(value, "__array__"):
+            kind = type(value).__name__
+            raise InputError(f"{where}: '{name}' is of type {kind}: pass an array of NumPy's")
+        try:
+            found[name] = np.asarray(value)
+        except (TypeError, RuntimeError) as error:  # of torch: bfloat16, another device, a gradient
+            raise InputError(
+                f"{where}: '{name}' is no array of NumPy's: {error}; pass one, or a .safetensors "
+                "file"
+            ) from None
     return found
+
+
+# dtypes that hold every number of another one
+_WIDER = {
+    "float16": ("float32", "float64"),
+    "bfloat16": ("float32", "float64"),
+    "float32": ("float64",),
+}
 
 
 def _fitting(
     wanted: tuple[str, TensorProto], arrays: Mapping[str, Array], source: str, outline: Array,
     turned: bool, mapped: bool, where: str,
 ) -> Callable[[], Array]:  # fmt: skip
-    """Reads an array as the tensor needs it: as it is, or transposed if that is certain."""
+    """Reads an array as the tensor needs it: as it is, in a wider dtype, or transposed if that is
+    certain.
+    """
     (name, tensor), dims = wanted, tuple(wanted[1].dims)
-    if outline.dtype != numpy_dtype(tensor.data_type):
+    dtype = numpy_dtype(tensor.data_type)
+    if outline.dtype != dtype and dtype.name not in _WIDER.get(outline.dtype.name, ()):
         raise InputError(
-            f"{where}: '{source}' is {outline.dtype}, '{name}' of the original is {_shape(tensor)}"
+            f"{where}: '{source}' is {outline.dtype}, '{name}' of the original is "
+            f"{_shape(tensor)}: cast it first"
         )
     if mapped and not turned and len(dims) == 2 and dims[0] == dims[1] and source != name:
         flag = option(f"--map {name}={source}.T", f"map={{{name!r}: '{source}.T'}}")
@@ -259,7 +313,12 @@ def _fitting(
             f"'{name}' of the original is {_shape(tensor)}: another architecture; optimise it "
             "instead"
         )
-    return lambda: np.ascontiguousarray(arrays[source].T) if turned else np.asarray(arrays[source])
+
+    def read() -> Array:
+        array = np.asarray(arrays[source]).astype(dtype, copy=False)
+        return np.ascontiguousarray(array.T) if turned else array
+
+    return read
 
 
 def _complete(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -88,6 +89,7 @@ def test_transposed_matrices(done: Any) -> None:
         ({"fc_bias": np.ones(4, np.float32)}, [], {}, r"'fc_bias' has the shape \[4\], 'fc_bias' of the original is f32\[3\]: another architecture"),
         ({"fc_bias": np.ones(3)}, [], {}, r"'fc_bias' is float64, 'fc_bias' of the original is f32\[3\]"),
         ({"sizes": np.array([3, -1])}, [], {}, "'sizes' has other values: it decides sizes"),
+        ({"fc_bias": [1.0, 2.0, 3.0]}, [], {}, "'fc_bias' is of type list: pass an array of NumPy's"),
         ({}, [], {"nothing": "out"}, "the original has no initializer of this name"),
         ({}, [], {"out": "outs"}, "has no 'outs' .did you mean 'out'"),
     ],
@@ -98,6 +100,60 @@ def test_arrays_that_do_not_fit(
     arrays = {k: v for k, v in values(**more).items() if k not in drop}
     with pytest.raises(InputError, match=message):
         onnxgrad.rebase(done.model, arrays, record=done.record, map=names)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_narrower_arrays_are_widened(done: Any, dtype: Any, tmp_path: Path) -> None:
+    """As checkpoints are often stored: each number of float16 and bfloat16 is one of float32."""
+    narrow = {name: array.astype(dtype) for name, array in values().items()}
+    wanted = expected(done, {name: array.astype(np.float32) for name, array in narrow.items()})
+    save_file(narrow, tmp_path / "state.safetensors")
+    for given in (narrow, tmp_path / "state.safetensors"):
+        assert onnxgrad.rebase(done.model, given, record=done.record) == wanted
+
+
+def test_modules_around_all_names(done: Any) -> None:
+    """As in a wrapped network; if several beginnings fit, or one name has none, the names are those that are missing."""
+    arrays = values()
+    wanted = expected(done, arrays)
+    around = {f"model.net.{name}": array for name, array in arrays.items()}
+    found = onnxgrad.rebase(done.model, {**around, "step": np.array(3)}, record=done.record)
+    assert found == wanted
+    twice = {**around, **{f"ema.{name}": array for name, array in arrays.items()}}
+    for given in (twice, {**around, "model.net.out": arrays["out"], "fc_bias": arrays["fc_bias"]}):
+        with pytest.raises(InputError, match=r"has no value for [23] weights .* 'out'; map names"):
+            onnxgrad.rebase(done.model, given, record=done.record)
+    text = TEXT.replace("fc_weight", '"m.fc_weight"').replace("fc_bias", '"m.fc_bias"')
+    text = text.replace("out =", '"m.out" =').replace("(r, out)", '(r, "m.out")')
+    inner = onnxgrad.optimize(parse(text), rebasable=True, report=True)
+    made = onnxgrad.rebase(inner.model, arrays, record=inner.record)
+    assert [t.raw_data for t in made.graph.initializer] == [
+        t.raw_data for t in wanted.graph.initializer
+    ]
+
+
+class Tensor:
+    """As torch's, which becomes an array unless it has a gradient."""
+
+    def __init__(self, array: Any, *, grad: bool = False) -> None:
+        self.array, self.grad = array, grad
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if self.grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+        return self.array
+
+
+def test_tensors_of_torch(done: Any) -> None:
+    """A state_dict() is a mapping of tensors."""
+    arrays = values()
+    tensors = {name: Tensor(array) for name, array in arrays.items()}
+    assert onnxgrad.rebase(done.model, tensors, record=done.record) == expected(done, arrays)
+    tensors["out"] = Tensor(arrays["out"], grad=True)
+    with pytest.raises(
+        InputError, match=r"'out' is no array of NumPy's: Can't call numpy.* pass one, or"
+    ):
+        onnxgrad.rebase(done.model, tensors, record=done.record)
 
 
 def test_another_export(done: Any) -> None:
