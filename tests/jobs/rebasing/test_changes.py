@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import onnxgrad
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.jobs.rebasing.record import PredicateFailed
 from tests.helpers import parse
 from tests.jobs.rebasing.test_rebase import optimized, with_values
@@ -120,6 +121,49 @@ def test_refused_by_name(recipe: Any) -> None:
         InputError, match=r"rebasable.*after.*s_scaled: the main.*on the result of `rebase`"
     ):
         optimized(filled(NET, 1), recipe=recipe("[after]\nadd_output = 's_scaled'"))
+
+
+TOPS = (
+    "",
+    JOIN,
+    "float16 = true\n",
+    f"{JOIN}float16 = {{ io = true }}\n",
+    "merge = 'always'\n",
+    "lift = 'w2'\n",
+)
+TABLES = (
+    BEFORE, AFTER, "rename = { y = 'out' }", "add_output = 'r'", "set = { b = 'b.npy' }", "free = 'c'",
+    "open_batch = {}", "rename_dim = { 'N' = 'M' }", "loss = 'mse'",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_random_recipes(seed: int, recipe: Any) -> None:
+    """Any changes that a recipe accepts together: to the last byte, or the change is refused by name."""
+    rng, equal = Random(seed), 0
+    for _ in range(25):
+        tables = [
+            f"[{when}]\n{rng.choice(TABLES)}\n"
+            for when in ("before", "after")
+            if rng.random() < 0.7
+        ]
+        path = recipe(rng.choice(TOPS) + "".join(tables))
+        first, second = filled(NET, rng.randrange(99)), filled(NET, rng.randrange(99))
+        try:
+            plain, anew = (onnxgrad.optimize(m, recipe=path, verify=False) for m in (first, second))
+        except (InputError, NotProved):
+            continue
+        try:
+            done = optimized(first, recipe=path, verify=False)
+        except InputError as error:
+            assert "on the result of `rebase`" in str(error), path.read_text()
+            continue
+        assert done.model == plain, path.read_text()
+        found = onnxgrad.rebase(done.model, second, record=done.record, verify=False)
+        assert found == anew, path.read_text()
+        equal += 1
+    assert equal >= 8
 
 
 TABLE = """g (float[1,5] x) => (float[5,2] y) <int64[2] s = {5, 1}, float[5] p = {0, 1, 2, 3, 4}, float[2] w = {2, 3}> {
