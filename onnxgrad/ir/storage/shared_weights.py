@@ -67,7 +67,8 @@ class Files:
             self._move(large, program)
         except OSError:
             return to_proto(program, weights=True)
-        return model
+        # protobuf keeps the memory of weights that left a model as long as the model
+        return ModelProto.FromString(model.SerializeToString()) if inside else model
 
     def _move(self, large: list[TensorProto], program: Program) -> None:
         """Writes weights into the file, unless another model has done so."""

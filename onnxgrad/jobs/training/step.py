@@ -5,6 +5,7 @@ and checks its gradient.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -115,10 +116,17 @@ def _in_files(program: Program, values: dict[str, Any]) -> Iterator[Program]:
     if sum(values[name].nbytes for name in large) < LARGE_FILE:
         yield program
         return
-    bound = load_own(program)
-    for v in [v for v in bound.main.inputs if v.name in large]:
-        bound.main.fix(v, tensor_of(values.pop(v.name), v.name))
     with sharing() as files:
+        bound = _bound(program, {name: values.pop(name) for name in large})
         model = files.proto(bound, inside=True)
-        del bound  # holds all of them
+        del bound  # holds all of these weights, in a cycle
+        gc.collect()
         yield files.load(model)
+
+
+def _bound(program: Program, values: Mapping[str, Any]) -> Program:
+    """Returns a copy with constants in place of some inputs."""
+    made = load_own(program)
+    for v in [v for v in made.main.inputs if v.name in values]:
+        made.main.fix(v, tensor_of(values[v.name], v.name))
+    return made
