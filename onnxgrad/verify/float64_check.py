@@ -88,6 +88,12 @@ class Oracle:
         if self.subjects["candidate"] is not candidate:
             self.subjects["candidate"] = candidate
             self._made.pop("candidate", None)
+            self.__dict__.pop("roundings", None)
+
+    @cached_property
+    def roundings(self) -> tuple[Roundings, Roundings]:
+        """The constants of each model that the other does not have."""
+        return roundings(self.subjects["original"], self.subjects["candidate"])
 
     def original(self, feeds: Results, jitter: float = 0.0, seed: int = 0) -> Results | None:
         """Returns the original's outputs. `jitter` simulates another order of summation, chosen by
@@ -160,8 +166,7 @@ class Oracle:
     def prepare(self, which: str = "original") -> None:
         """Compiles a model before its feeds are known. A failure shows at its first run."""
         self._within_budget(which, lambda model: model.prepare(self.left))
-        if self.left > 0:
-            self.why = ""
+        self.why = "" if self.left > 0 else self.why
 
     def _within_budget(self, which: str, run: Callable[[Float64], _R]) -> _R | None:
         """Returns what `run` makes of a model's evaluator; None after an error, or without time."""
@@ -305,11 +310,8 @@ def _judged(
     found: Found,
 ) -> list[Difference]:
     """Returns the differences of one case, with tolerances as wide as other roundings explain."""
-    exact = trial.exact or {}
-    paths = {name: oracle.demands.on_paths(name) for name in exact}
-    new = {name: computed.get(base_name(name, computed), ()) for name in exact}
-    limits = for_rounding(in_float64(exact, new, paths), others.most)
-    near = {name: max(rounded(new[name]), EXACT) for name in exact}
+    exact, (limits, near) = trial.exact or {}, tolerances(oracle, trial, computed)
+    limits = for_rounding(limits, others.most)
     differences = trial.judge(exact, got, oracle.demands.allows(limits), near)
     again = [partial(others.widen, seed) for seed in range(PERTURBED_RUNS)]
     for widen in (*again, partial(_for_condition, oracle, found)):
@@ -320,6 +322,17 @@ def _judged(
             limits = wider
             differences = trial.judge(exact, got, oracle.demands.allows(wider), near)
     return differences
+
+
+def tolerances(
+    oracle: Oracle, trial: Trial, computed: Mapping[str, Collection[int]]
+) -> tuple[dict[str, Allowance], dict[str, float]]:
+    """Returns the tolerances of a case before other roundings widen them, and distances to ties."""
+    exact = trial.exact or {}
+    paths = {name: oracle.demands.on_paths(name) for name in exact}
+    new = {name: computed.get(base_name(name, computed), ()) for name in exact}
+    near = {name: max(rounded(new[name]), EXACT) for name in exact}
+    return in_float64(exact, new, paths), near
 
 
 def _undecided(differences: Sequence[Difference]) -> bool:
@@ -381,10 +394,6 @@ class _OtherRoundings:
         self.most: dict[str, float] = {}  # the largest moves in the cases so far
         self._moved: list[dict[str, float]] = []  # of each model, in this case
 
-    @cached_property
-    def _roundings(self) -> tuple[Roundings, Roundings]:
-        return roundings(self.oracle.subjects["original"], self.oracle.subjects["candidate"])
-
     def widen(
         self, seed: int, trial: Trial, got: Results, limits: Mapping[str, Allowance]
     ) -> dict[str, Allowance] | None:
@@ -396,7 +405,7 @@ class _OtherRoundings:
             self._moved = [{}, {}]
         for which, constants, usual, moved in zip(
             self.oracle.subjects,
-            self._roundings,
+            self.oracle.roundings,
             (trial.exact or {}, trial.with_parts(got)),
             self._moved,
         ):
@@ -408,7 +417,7 @@ class _OtherRoundings:
         for name in dict.fromkeys(n for moved in self._moved for n in moved):
             both = sum(moved.get(name, 0.0) for moved in self._moved)
             self.most[name] = max(both, self.most.get(name, 0.0))
-        return for_rounding(limits, self.most) if any(self._roundings) else None
+        return for_rounding(limits, self.most) if any(self.oracle.roundings) else None
 
 
 def _for_condition(

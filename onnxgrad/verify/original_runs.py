@@ -18,7 +18,7 @@ from onnxgrad.verify.custom_operators.boundaries import unknown_operators
 from onnxgrad.verify.declared_shapes import DeclaredShapes
 from onnxgrad.verify.feeds.generate import Feeder
 from onnxgrad.verify.feeds.proof_cases import Results, choose_cases, small
-from onnxgrad.verify.float64_check import Oracle
+from onnxgrad.verify.float64_check import Oracle, tolerances
 from onnxgrad.verify.interface import Demands
 from onnxgrad.verify.onnxruntime_check import open_original, stored_fast
 from onnxgrad.verify.proof_model import ProofModel, proof_model
@@ -127,6 +127,18 @@ class OriginalRuns:
             # `calibrate` runs the original once more on cases that are searched for
             settings.early.begin(self.original.source, legal_ways(settings)[:1], [feeds])
             self._run_ahead([feeds])
+        if self.line is not None and self.oracle is not None and not small(proto):
+            self.line.call(self._compare_constants)
+
+    def _compare_constants(self) -> None:
+        """Finds the constants that may be rounded differently, if the first case will need them."""
+        first, oracle = replace(self.trials[0], ties=None), self.oracle
+        if oracle is None or first.exact is None or first.answer is None:
+            return
+        limits, near = tolerances(oracle, first, self._recomputed())
+        differences = first.judge(first.exact, first.answer, oracle.demands.allows(limits), near)
+        if not all(difference.ok for difference in differences):
+            oracle.roundings  # noqa: B018  # computed once
 
     def _run_ahead(self, list_of_feeds: Sequence[Results]) -> None:
         candidate, demands = self._held

@@ -16,7 +16,7 @@ from onnxgrad.errors import OnnxgradError
 from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.passes.rule_passes import remove_noops
-from onnxgrad.verify import Report, original_runs, verify
+from onnxgrad.verify import Report, float64_check, original_runs, verify
 from onnxgrad.verify.original_runs import Ahead, OriginalRuns
 from onnxgrad.verify.request import EarlyRuns, Request
 from onnxgrad.verify.running.session import Session
@@ -176,3 +176,22 @@ def test_a_loop_that_never_ends_on_an_empty_tensor_is_cut_and_listed() -> None:
     assert report.verdict == "equal" and report.seconds < 60
     (sizes,) = report.coverage.sizes
     assert sizes.symbol == "K" and 0 not in sizes.ran and "no answer within" in sizes.empty
+
+
+@pytest.mark.parametrize(("factor", "times"), [(1.4142135, 1), (1.0, 0)])
+def test_constants_are_compared_ahead_if_a_case_needs_them(
+    factor: float, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, in the thread that works while children do; not at all if the first case agrees."""
+    a, b = ROOT % (1.0 / factor, "Mul"), ROOT % (factor, "Div")
+    threads: list[str] = []
+    find = float64_check.roundings
+
+    def watched(*models: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return find(*models)
+
+    monkeypatch.setattr(original_runs, "small", lambda proto: False)
+    monkeypatch.setattr(float64_check, "roundings", watched)
+    assert compared(parse(a), parse(b), {}, early=True)["verdict"] == "equal"
+    assert len(threads) == times and threading.current_thread().name not in threads
