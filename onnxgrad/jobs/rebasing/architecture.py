@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -12,7 +13,12 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.origins import weight_in
 from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.jobs.rebasing.outline import bare, initializers
+from onnxgrad.jobs.rebasing.outline import bare
+
+# what a node is, but for its description
+_AT = attrgetter(
+    *(f.name for f in NodeProto.DESCRIPTOR.fields if f.name not in ("doc_string", "metadata_props"))
+)
 
 
 def same_places(
@@ -22,8 +28,6 @@ def same_places(
     Both have the same nodes in the same order, whatever their names, and outputs in the same order
     unless `outputs_in_order` is off. Raises InputError for the first difference.
     """
-    if _is_equal(original, new):
-        return {name: [name] for name, _ in initializers(original)}
     a, b = (domains.versions(m.opset_import) for m in (original, new))
     for domain in dict.fromkeys((*a, *b)):
         if a.get(domain) != b.get(domain):
@@ -37,20 +41,21 @@ def same_places(
     return {name: list(found) for name, found in walk.initializers.items()}
 
 
-def _is_equal(original: ModelProto, new: ModelProto) -> bool:
-    """Whether the graphs are equal up to the values of weights, their names included. This is
-    faster than to compare what reads what.
+def are_equal(original: ModelProto, new: ModelProto) -> bool:
+    """Whether the graphs are equal up to the values of weights, their names included, so that `new`
+    is valid if `original` is. This is faster than to compare what reads what.
     """
     a, b = original.graph, new.graph
     return bool(
-        [t.name for t in a.initializer] == [t.name for t in b.initializer]
+        original.ir_version == new.ir_version
+        and [t.name for t in a.initializer] == [t.name for t in b.initializer]
         and len(a.node) == len(b.node)
         and original.opset_import == new.opset_import
         and original.functions == new.functions
         and a.sparse_initializer == b.sparse_initializer
         and a.input == b.input
         and a.output == b.output
-        and all(x == y or x == bare(y) for x, y in zip(a.node, b.node, strict=True))
+        and all(_AT(x) == _AT(y) or x == bare(y) for x, y in zip(a.node, b.node, strict=True))
     )
 
 

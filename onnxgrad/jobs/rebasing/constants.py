@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,9 +13,9 @@ from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir.load import unread
-from onnxgrad.ir.preflight.tensors import raw_bytes
+from onnxgrad.ir.preflight.tensors import check_tensor, raw_bytes
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import clear_data, tensor_of
+from onnxgrad.ir.protobufs import clear_data, elements, tensor_of
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.external_data import Digests
 from onnxgrad.ir.storage.weights_in_file import LARGE
@@ -39,9 +39,33 @@ class Constants:
 
     def set(self, name: str, array: Array) -> None:
         """Replaces the elements of a constant."""
-        tensor = self._places[name]
-        if self._waiting.pop(name, None) is None or not self._write(tensor, array):
+        tensor, file = self._places[name], self._leaves_for(name)
+        as_it_lies = array.dtype == numpy_dtype(tensor.data_type) and array.dtype.isnative
+        if file is None or array.nbytes != raw_bytes(tensor) or not as_it_lies:
             set_elements(tensor, array)
+            return
+        _check(tensor, tensor.data_type, array.shape)
+        flat: Any = np.ascontiguousarray(array).reshape(-1)
+        _write(tensor, file, [flat.view(np.uint8).data])
+
+    def copy(self, name: str, given: TensorProto, folder: Path | None) -> None:
+        """Replaces the elements of a constant by those of a tensor in a model of `folder`."""
+        tensor, outside = self._places[name], given.data_location == TensorProto.EXTERNAL
+        if not (outside or given.HasField("raw_data")):
+            self.set(name, elements(given))
+            return
+        _check(tensor, given.data_type, given.dims)
+        pieces = external.pieces(given, folder) if outside else [_raw(given)]
+        file = self._leaves_for(name)
+        if file is None:
+            clear_data(tensor)
+            tensor.raw_data = b"".join(pieces)
+        else:
+            _write(tensor, file, pieces)
+
+    def _leaves_for(self, name: str) -> IO[bytes] | None:
+        """The file to which a constant is to be written, if it has not been yet."""
+        return self._file if self._waiting.pop(name, None) is not None else None
 
     def program(self) -> Program:
         """Returns the model as it is now, to be saved while the file exists."""
@@ -59,21 +83,25 @@ class Constants:
         program.digests.files = frozenset([_WEIGHTS])
         return program
 
-    def _write(self, tensor: TensorProto, array: Array) -> bool:
-        """Writes elements to the file without a copy, if they lie there as in memory."""
-        as_it_lies = array.dtype == numpy_dtype(tensor.data_type) and array.dtype.isnative
-        if self._file is None or array.nbytes != raw_bytes(tensor) or not as_it_lies:
-            return False
-        _check(tensor, tensor.data_type, array.shape)
-        offset = self._file.tell()
-        flat: Any = np.ascontiguousarray(array).reshape(-1)
-        with _writing(self._file):
-            self._file.write(flat.view(np.uint8).data)
-        clear_data(tensor)
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", _WEIGHTS), ("offset", offset), ("length", array.nbytes)):
-            tensor.external_data.add(key=key, value=str(value))
-        return True
+
+def _write(tensor: TensorProto, file: IO[bytes], pieces: Iterable[Any]) -> None:
+    """Writes elements to the file, without a copy, and lets the tensor refer to them."""
+    offset = file.tell()
+    with _writing(file):
+        file.writelines(pieces)
+    clear_data(tensor)
+    tensor.data_location = TensorProto.EXTERNAL
+    length = file.tell() - offset
+    for key, value in (("location", _WEIGHTS), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _raw(tensor: TensorProto) -> bytes:
+    """The raw data of a tensor. Raises InputError if it is damaged."""
+    data: bytes = tensor.raw_data
+    if len(data) != raw_bytes(tensor):
+        check_tensor(tensor, "the weights")
+    return data
 
 
 @contextlib.contextmanager

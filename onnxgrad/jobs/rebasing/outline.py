@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.origins import weight_in
@@ -58,20 +58,40 @@ def digest_of(model: ModelProto, made: Collection[str]) -> str:
     """Identifies an optimised model, whatever the values of the constants `made` from weights, its
     metadata, and wherever large constants are stored.
     """
-    bare = ModelProto()
-    copy_fields(model, bare, skip=("graph", "metadata_props", *_ABOUT))
-    copy_fields(model.graph, bare.graph, skip=("initializer",))
+    bare, found = ModelProto(), hashlib.sha256()
+    copy_fields(model, bare, skip=("graph", "functions", "metadata_props", *_ABOUT))
+    copy_fields(model.graph, bare.graph, skip=("initializer", "node"))
     for tensor in model.graph.initializer:
-        if tensor.name in made or (raw_bytes(tensor) or 0) >= _LARGE:
-            bare.graph.initializer.add(
-                name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
-            )
+        if tensor.name in made or _is_large(tensor):
+            found.update(repr((tensor.name, tensor.data_type, tensor.dims[:])).encode())
         else:
-            bare.graph.initializer.add().CopyFrom(tensor)
-    for name, tensor in _constants_in(_bodies(bare)):
-        if name in made or (raw_bytes(tensor) or 0) >= _LARGE:
-            clear_data(tensor)
-    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
+            found.update(tensor.SerializeToString(deterministic=True))
+    for part in (*model.functions, *model.graph.node, bare):
+        found.update(_bare_bytes(part, made))
+    return found.hexdigest()
+
+
+def _bare_bytes(part: Any, made: Collection[str]) -> bytes:
+    """The bytes of a node, a function, or the rest of a model, without the data of constants that
+    are `made` or large. A part without any is not copied.
+    """
+    if any(name in made or _is_large(t) for name, t in _constants_of(part)):
+        part = copy_of(part)
+        for name, tensor in _constants_of(part):
+            if name in made or _is_large(tensor):
+                clear_data(tensor)
+    data: bytes = part.SerializeToString(deterministic=True)
+    return data
+
+
+def _constants_of(part: Any) -> Iterable[tuple[str, TensorProto]]:
+    if isinstance(part, NodeProto):
+        return _constants_in([[part]])
+    return _constants_in([part.node]) if isinstance(part, FunctionProto) else ()
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    return (raw_bytes(tensor) or 0) >= _LARGE
 
 
 def set_by_optimize(model: ModelProto, original: ModelProto) -> list[str]:

@@ -18,7 +18,7 @@ from onnxgrad.jobs.proving import proved, with_bound
 from onnxgrad.jobs.rebasing.constants import set_elements
 from onnxgrad.jobs.rebasing.outline import initializers
 from onnxgrad.jobs.rebasing.record import Record
-from onnxgrad.jobs.rebasing.weights import NewWeights
+from onnxgrad.jobs.rebasing.weights import NewWeights, is_outside
 from onnxgrad.jobs.surgery.declarations import RebaseOptions
 from onnxgrad.jobs.surgery.lift import in_parts
 from onnxgrad.verify import Report, verify
@@ -82,10 +82,11 @@ def _filled(record: Record, weights: NewWeights) -> Program:
         sources = {name: name for name in record.initializers if name not in record.fixed}
     for name, tensor in initializers(model):
         source = sources.get(name)
-        if source is not None and source in weights.outside:
+        given = None if source is None else weights.tensors.get(source)
+        if given is not None and is_outside(given):
             clear_data(tensor)
             tensor.data_location = TensorProto.EXTERNAL
-            tensor.external_data.extend(weights.outside[source].external_data)
+            tensor.external_data.extend(given.external_data)
         elif source is not None:
             set_elements(tensor, weights(source))
     return unread(model, weights.folder)

@@ -77,9 +77,12 @@ def rebase(
             replacing(made, folder, apart=writes) as constants,
             new_weights(record, weights, options.map or {}, where) as new,
         ):
-            for name, array in record.constants(new):
-                constants.set(name, array)
-                del array  # before the next is computed
+            values = record.values(new, copied=new.tensors)
+            for name, step in record.made.items():
+                if step.kind == "weight" and step.what in new.tensors:
+                    constants.copy(name, new.tensors[step.what], new.folder)
+                else:
+                    constants.set(name, values.of(step))
             if new.export is not None:
                 describe(made, record.own, new.export)
             found = Rebased(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from onnxgrad.jobs.rebasing.outline import (
     initializers,
     set_by_optimize,
 )
-from onnxgrad.jobs.rebasing.steps import Encoder, Values, decoded, operands_of, substituted
+from onnxgrad.jobs.rebasing.steps import Decoder, Encoder, Values, operands_of, substituted
 from onnxgrad.version import __version__
 from onnxgrad.vocabulary import RECORD
 from onnxgrad.wording import option
@@ -89,21 +89,29 @@ class Record:
         return dict(initializers(self.original))
 
     @cached_property
-    def weights(self) -> list[str]:
+    def weights(self) -> frozenset[str]:
         """The initializers of the original that need new values."""
-        return [name for name, t in self.initializers.items() if not has_data(t)]
+        return frozenset(name for name, t in self.initializers.items() if not has_data(t))
 
     def constants(self, weight: Callable[[str], Array]) -> Iterator[tuple[str, Array]]:
         """Yields the constants of the optimised model for new weights, by name. Raises
         PredicateFailed before the first if a rewrite does not hold.
         """
+        values = self.values(weight)
+        for name, step in self.made.items():
+            yield name, values.of(step)
+
+    def values(self, weight: Callable[[str], Array], copied: Container[str] = ()) -> Values:
+        """Returns the values of `made` for new weights, except for weights that are `copied` as
+        they are. Raises PredicateFailed if a rewrite does not hold.
+        """
         wanted = [s for h in self.held for s in _steps_in(h.predicate)]
-        values = Values(self.steps, [*wanted, *self.made.values()], weight)
+        wanted += [s for s in self.made.values() if s.kind != "weight" or s.what not in copied]
+        values = Values(self.steps, wanted, weight)
         failed = [h for h in self.held if not _holds(h.predicate, values)]
         if failed:
             raise PredicateFailed(failed)
-        for name, step in self.made.items():
-            yield name, values.of(step)
+        return values
 
     def identifying(self, model: ModelProto) -> Record:
         """Returns the record with the digest and the metadata of the optimised model."""
@@ -205,11 +213,11 @@ class Record:
             raise InputError(f"{where}: not a record of `onnxgrad optimize --rebasable`")
         try:
             found = json.loads(zlib.decompress(data[len(_MAGIC) :]))
-            steps = decoded([*found["steps"], *_values(found["held"])])
-            values = steps[len(found["steps"]) :]
+            decoder = Decoder(found["steps"])
+            steps = decoder.steps
             held = [
-                Held(p, rule, at, Predicate(steps[number], value.what, same))
-                for (p, rule, at, number, same, _), value in zip(found["held"], values, strict=True)
+                Held(p, rule, at, Predicate(steps[number], decoder.value(value), same))
+                for p, rule, at, number, same, value in found["held"]
             ]
             stated, prepare = found["reference"], found["prepare"]
             made, prepared = (
@@ -218,7 +226,7 @@ class Record:
             )
             return Record(
                 _model(found["original"]), made, held, found["fixed"], found["rounded"],
-                found["digest"], steps[: len(found["steps"])], found["own"], found["halved"],
+                found["digest"], steps, found["own"], found["halved"],
                 None if stated is None else _model(stated), found["sources"],
                 None if prepare is None else _model(prepare), prepared,
             )  # fmt: skip
@@ -237,12 +245,6 @@ def _model(text: str) -> ModelProto:
 
 def _steps_in(p: Predicate) -> list[Step]:
     return [p.step, p.value] if isinstance(p.value, Step) else [p.step]
-
-
-def _values(held: Sequence[Any]) -> Iterator[Any]:
-    """Entries of steps that hold the values of predicates."""
-    for *_, value in held:
-        yield ["literal", value, [], {"dict": {}}]
 
 
 def _holds(p: Predicate, values: Values) -> bool:

@@ -6,6 +6,8 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from typing import Any
 
 import ml_dtypes
@@ -54,7 +56,8 @@ class Encoder:
                 continue
             if s not in self._numbers:
                 what = _node(s.what) if isinstance(s.what, Node) else self.value(s.what)
-                entry = [s.kind, what, self.value(list(s.operands)), self.value(dict(s.keywords))]
+                entry = [s.kind, what, [self.value(v) for v in s.operands]]
+                entry += [{k: self.value(v) for k, v in s.keywords.items()}] if s.keywords else []
                 key = json.dumps(entry)
                 if key not in self._known:
                     self._known[key] = len(self.entries)
@@ -94,41 +97,44 @@ def operands_of(step: Step) -> list[Step]:
     found: list[Step] = []
     work: list[Any] = [*step.operands, *step.keywords.values()]
     for v in work:  # grows
-        if isinstance(v, Step):
+        kind = type(v)
+        if kind is Step:
             found.append(v)
-        elif isinstance(v, (list, tuple)):
+        elif kind is list or kind is tuple:
             work += v
-        elif isinstance(v, dict):
+        elif kind is dict:
             work += v.values()
     return found
 
 
-def decoded(entries: Sequence[Any]) -> list[Step]:
-    """Returns the steps of a list that an Encoder made."""
-    steps: list[Step] = []
+class Decoder:
+    """Turns the list of an Encoder into `steps`, and its operands into values."""
 
-    def value(v: Any) -> Any:
-        if isinstance(v, list):
-            return [value(x) for x in v]
-        if not isinstance(v, dict):
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self.steps: list[Step] = []
+        for kind, what, operands, *keywords in entries:
+            made = _read_node(what) if kind == "node" else self.value(what)
+            named = {k: self.value(v) for k, v in (keywords[0] if keywords else {}).items()}
+            self.steps.append(Step(kind, made, [self.value(v) for v in operands], named))
+
+    def value(self, v: Any) -> Any:
+        """Returns an operand."""
+        if type(v) is list:
+            return [self.value(x) for x in v]
+        if type(v) is not dict:
             return v
         ((kind, inner),) = v.items()
         if kind == "step":
-            return steps[inner]
+            return self.steps[inner]
         if kind == "array":
             dtype, shape, data, scalar = inner
             array = np.frombuffer(base64.b64decode(data), _dtype(dtype)).reshape(shape)
             return array[()] if scalar else array
         if kind == "dict":
-            return {k: value(x) for k, x in inner.items()}
+            return {k: self.value(x) for k, x in inner.items()}
         if kind == "ellipsis":
             return Ellipsis
-        return _MADE[kind](value(inner))
-
-    for kind, what, operands, keywords in entries:
-        made = _read_node(what) if kind == "node" else value(what)
-        steps.append(Step(kind, made, value(operands), value(keywords)))
-    return steps
+        return _MADE[kind](self.value(inner))
 
 
 _MADE: Mapping[str, Callable[[Any], Any]] = {
@@ -174,7 +180,12 @@ class Values:
         self._batches: dict[tuple[int, int], list[Step]] = {}
         self._uses = Counter(wanted)
         self._below = {s: operands_of(s) for s in steps}
-        self._uses.update(o for below in self._below.values() for o in below)
+        self._uses.update(chain.from_iterable(self._below.values()))
+        if any(s.kind == "node" for s in steps):
+            self._batch(steps)
+
+    def _batch(self, steps: Sequence[Step]) -> None:
+        """Finds the nodes that onnxruntime computes in one run."""
         for s in steps:
             below = self._below[s]
             level = int(s.kind == "node")
@@ -198,18 +209,17 @@ class Values:
                 self._values.pop(s, None)
 
     def _value(self, step: Step) -> Any:
-        work = [step]
+        work, values = [step], self._values
         with np.errstate(all="ignore"):
             while work:
                 s = work[-1]
-                missing = [] if s in self._values else self._missing(s)
-                if missing:
+                if s in values:
+                    work.pop()
+                elif missing := self._missing(s):
                     work += missing
-                    continue
-                if s not in self._values:
+                else:
                     self._compute(s)
-                work.pop()
-        return self._values[step]
+        return values[step]
 
     def _missing(self, s: Step) -> list[Step]:
         """The steps that must be computed before this one."""
@@ -225,41 +235,47 @@ class Values:
             self._values |= _run(batch, self._values)
             self._used(*(o for b in batch for o in self._below[b]))
             return
-        operands = substituted(s.operands, self._values)
-        keywords = substituted(s.keywords, self._values) if s.keywords else {}
         if s.kind == "weight":
             found = self._values[s] = self._weight(s.what)
             self._large += [s] if found.nbytes >= LARGE else []
-        elif s.kind == "literal":
-            self._values[s] = s.what
-        elif s.kind == "numpy" and (s.what in STATIC or isinstance(_ufunc(s.what), np.ufunc)):
-            self._values[s] = getattr(np, s.what)(*operands, **keywords)
-        elif s.kind == "call" and s.what in _CALLS:
-            self._values[s] = _CALLS[s.what](*operands)
+            return
+        values = self._values
+        operands = [values[o] if type(o) is Step else substituted(o, values) for o in s.operands]
+        if s.kind == "literal":
+            values[s] = s.what
+        elif s.kind in ("numpy", "call") and (function := _function(s.kind, s.what)) is not None:
+            keywords = substituted(s.keywords, values) if s.keywords else {}
+            values[s] = function(*operands, **keywords)
         elif s.kind == "astype":
-            self._values[s] = operands[0].astype(s.what)
+            values[s] = operands[0].astype(s.what)
         elif s.kind == "getitem":
-            self._values[s] = operands[0][operands[1]]
+            values[s] = operands[0][operands[1]]
         elif s.kind == "part":
-            self._values[s] = operands[0][s.what]
+            values[s] = operands[0][s.what]
         else:
             raise InputError(f"the record has a step '{s.kind} {s.what}' that does not exist")
         self._used(*self._below[s])
 
 
+@cache
+def _function(kind: str, name: str) -> Callable[..., Any] | None:
+    """The function that a step calls; None if a record may not call it."""
+    if kind == "call":
+        return _CALLS.get(name)
+    found = getattr(np, name, None)
+    return found if name in STATIC or isinstance(found, np.ufunc) else None
+
+
 def substituted(value: Any, known: Mapping[Step, Any]) -> Any:
     """Returns nested operands with these values in place of their steps."""
-    if isinstance(value, Step):
+    kind = type(value)
+    if kind is Step:
         return known[value]
-    if isinstance(value, (list, tuple)):
-        return type(value)([substituted(v, known) for v in value])
-    if isinstance(value, dict):
+    if kind is list or kind is tuple:
+        return kind([substituted(v, known) for v in value])
+    if kind is dict:
         return {k: substituted(v, known) for k, v in value.items()}
     return value
-
-
-def _ufunc(name: str) -> Any:
-    return getattr(np, name, None)
 
 
 def _above(s: Step, operand: Step) -> int:

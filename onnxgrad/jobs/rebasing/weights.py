@@ -25,7 +25,7 @@ from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.storage.safetensors_file import opened
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
-from onnxgrad.jobs.rebasing.architecture import listed, same_places
+from onnxgrad.jobs.rebasing.architecture import are_equal, listed, same_places
 from onnxgrad.jobs.rebasing.outline import initializers
 from onnxgrad.jobs.rebasing.record import Record
 from onnxgrad.transform.inference_mode import described, in_training_mode
@@ -36,14 +36,14 @@ from onnxgrad.wording import counted, option, perhaps, shape_text
 @dataclass(frozen=True)
 class NewWeights:
     """The values by the name of the original's initializer, read on access, notes, and the model
-    that holds them, if it is one. `outside`: those that lie in files of its folder.
+    that holds them, if it is one, with its folder. `tensors`: those that it has as tensors.
     """
 
     readers: Mapping[str, Callable[[], Array]]
     notes: list[str] = field(default_factory=list)
     export: ModelProto | None = field(default=None, repr=False)
     folder: Path | None = None
-    outside: Mapping[str, TensorProto] = field(default_factory=dict, repr=False)
+    tensors: Mapping[str, TensorProto] = field(default_factory=dict, repr=False)
 
     def __call__(self, name: str) -> Array:
         return self.readers[name]()
@@ -80,13 +80,10 @@ def new_weights(
 
 
 def _read(model: Any) -> tuple[ModelProto, Path | None]:
-    """A model, and the folder of the weights outside of it."""
-    if not isinstance(model, (str, os.PathLike)):
-        return proto_of(model)
-    path = Path(model)
-    proto = proto_in_place(path)
-    check_model(proto, str(path))
-    return proto, path.parent
+    """A model, which is not checked yet, and the folder of the weights outside of it."""
+    if isinstance(model, (str, os.PathLike)):
+        return proto_in_place(Path(model)), Path(model).parent
+    return (model, None) if isinstance(model, ModelProto) else proto_of(model)
 
 
 def _of_model(
@@ -99,15 +96,19 @@ def _of_model(
         merged = merge(program_of(new, folder))
         new, folder = to_proto(merged), merged.folder
         notes.append(f"{where}: its adapters were merged into its weights")
-    new, converted = _at_opset(new, folder, record.original)
-    notes += [f"{where}: {converted}"] if converted else []
-    tensors = dict(initializers(new))
-    places = _places(record, new, where)
+    equal = are_equal(record.original, new)
+    if not equal:
+        check_model(new, where)
+        new, converted = _at_opset(new, folder, record.original)
+        notes += [f"{where}: {converted}"] if converted else []
+    # the length of the data of equal ones is checked when it is read
+    places = {n: [n] for n in record.initializers} if equal else _places(record, new, where)
+    tensors, used = dict(initializers(new)), dict[str, TensorProto]()
     readers: dict[str, Callable[[], Array]] = {}
-    missing, outside = [], dict[str, TensorProto]()
+    missing = []
 
     def reader(tensor: TensorProto) -> Callable[[], Array]:
-        return lambda: elements(internalize(tensor, folder) if _is_outside(tensor) else tensor)
+        return lambda: elements(internalize(tensor, folder) if is_outside(tensor) else tensor)
 
     for name, tensor in record.initializers.items():
         found = [names[name]] if name in names else places.get(name, [name])
@@ -128,11 +129,9 @@ def _of_model(
                 f"{where}: '{found[0]}' is {_shape(first)}, '{name}' of the original is "
                 f"{_shape(tensor)}: another architecture; optimise it instead"
             )
-        readers[name] = reader(first)
-        if _is_outside(first):
-            outside[name] = first
+        readers[name], used[name] = reader(first), first
     made = _complete(record, readers, missing, where)
-    return replace(made, notes=notes + made.notes, export=new, folder=folder, outside=outside)
+    return replace(made, notes=notes + made.notes, export=new, folder=folder, tensors=used)
 
 
 def _at_opset(new: ModelProto, folder: Path | None, original: ModelProto) -> tuple[ModelProto, str]:
@@ -197,7 +196,8 @@ def _check_added(
                 )
 
 
-def _is_outside(tensor: TensorProto) -> bool:
+def is_outside(tensor: TensorProto) -> bool:
+    """Whether the data of a tensor lies in another file."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.rebasing.architecture import same_places
+from onnxgrad.jobs.rebasing.architecture import are_equal, same_places
 from tests.helpers import parse
 
 TEXT = """g (float[N,2] x, bool c) => (float[N,2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> {
@@ -13,6 +13,23 @@ TEXT = """g (float[N,2] x, bool c) => (float[N,2] y) <float[2] a = {1, 2}, float
   q = If (c) <then_branch = t () => (float[N,2] u) <float[2] w = {1, 2}> { u = Add (p, w) },
               else_branch = e () => (float[N,2] v) { v = Mul (p, b) }>
   y = Add (q, a) }"""
+
+
+def test_equality() -> None:
+    """Values of initializers and descriptions of nodes make no difference; all else does."""
+    model = parse(TEXT)
+    weights = parse(TEXT.replace("float[2] b = {3, 4}", "float[2] b = {5, 6}"))
+    weights.graph.node[0].doc_string = "text"
+    weights.graph.node[1].metadata_props.add(key="stack", value="line 3")
+    assert are_equal(model, weights)
+    for old, new in (
+        ("0.25", "0.5"), ("Mul", "Div"), ("(q, a)", "(a, q)"), ("[N,", "[M,"), (" w", " k"),
+        ("y = Add (q, a)", "z = Add (q, a)  y = Neg (z)"), ("float[2] a", "float[2] bias"),
+    ):  # fmt: skip
+        assert not are_equal(model, parse(TEXT.replace(old, new)))
+    assert not are_equal(model, parse(TEXT, opset=21))
+    weights.ir_version += 1
+    assert not are_equal(model, weights)
 
 
 def test_places() -> None:

@@ -92,6 +92,42 @@ def test_other_shapes_and_dtypes(tmp_path: Path) -> None:
     assert not program.folder.exists()
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_copies_of_tensors(tmp_path: Path, apart: bool) -> None:
+    """With raw data, in a file, or with numbers in a field of their dtype; damaged ones are refused."""
+    model = onnx.load(export(tmp_path / "m" / "m.onnx", 1))
+    given = onnx.load(export(tmp_path / "g" / "m.onnx", 2))
+    outside = onnx.load(
+        export(tmp_path / "o" / "m.onnx", 3, outside=True), load_external_data=False
+    )
+    w = next(t for t in given.graph.initializer if t.name == "w")
+    v, rows = (t for t in outside.graph.initializer if t.name in ("v", "rows"))
+    s = onnx.helper.make_tensor("s", TensorProto.FLOAT, [300], np.arange(300.0))
+    assert v.data_location == TensorProto.EXTERNAL and s.float_data
+    with replacing(model, None, apart=apart) as constants:
+        for tensor in (w, v, rows, s):
+            constants.copy(tensor.name, tensor, tmp_path / "o")
+        program = constants.program()
+        found = {t.name: program.array(t) for t in program.proto.graph.initializer}
+        assert any(t.external_data for t in program.proto.graph.initializer) is apart
+    rng = np.random.default_rng(3)
+    other = {n: rng.normal(size=shape).astype(np.float32) / 8 for n, shape in SHAPES.items()}
+    expected = {
+        "w": numpy_helper.to_array(w), "v": other["v"], "rows": np.arange(40000), "s": np.arange(300),
+    }  # fmt: skip
+    assert {n: found[n].tobytes() for n in expected} == {
+        n: np.asarray(a, found[n].dtype).tobytes() for n, a in expected.items()
+    }
+    w.raw_data = w.raw_data[:-4]
+    with (
+        replacing(model, None, apart=apart) as constants,
+        pytest.raises(
+            InputError, match=r"the weights: tensor 'w' is damaged: it holds 359996 bytes"
+        ),
+    ):
+        constants.copy("w", w, None)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxgrad.jobs.rebasing.constants._WEIGHTS", "/dev/full")

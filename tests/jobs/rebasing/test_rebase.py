@@ -169,7 +169,7 @@ def test_weights_in_constant_nodes() -> None:
                   else_branch = e1 () => (float[1,1,2,2] v) { v = Relu (m) }>
       s = Constant <value = float[4] {1, 1, 2, 2}> ()  y = Resize (q, , s) }"""
     done = optimized(parse(text))
-    assert done.record.weights == ["w", "b"] and list(done.record.fixed) == ["s"]
+    assert done.record.weights == {"w", "b"} and list(done.record.fixed) == ["s"]
     new = parse(text.replace("{1, 2, 3, 4}", "{7, 8, 9, 1}").replace("{5, 6}", "{3, 2}"))
     assert onnxgrad.rebase(done.model, new, record=done.record) == onnxgrad.optimize(new)
     arrays = {"w": np.array([[7, 8], [9, 1]], np.float32), "b": np.array([3, 2], np.float32)}

@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.derivations import Node, Step
-from onnxgrad.jobs.rebasing.steps import _CALLS, Encoder, Values, decoded
+from onnxgrad.jobs.rebasing.steps import _CALLS, Decoder, Encoder, Values
 from tests.helpers import ROOT
 
 W = Step("weight", "w")
@@ -22,7 +22,7 @@ W = Step("weight", "w")
 def of_file(*steps: Step) -> tuple[list[Step], list[int]]:
     encoder = Encoder()
     numbers = [encoder.number(s) for s in steps]
-    return decoded(json.loads(json.dumps(encoder.entries))), numbers
+    return Decoder(json.loads(json.dumps(encoder.entries))).steps, numbers
 
 
 def test_equal_steps_are_one() -> None:
