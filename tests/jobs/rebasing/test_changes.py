@@ -100,7 +100,7 @@ def test_what_a_change_sets_stays(table: str, recipe: Any) -> None:
 def test_the_weights_of_the_other_model_stay(recipe: Any, tmp_path: Path) -> None:
     """Those of the file that the record was made with; a fact about both models is checked."""
     done, _ = check(JOIN, recipe)
-    assert done.record.weights == ["b", "k", "c", "w", "w2"]
+    assert done.record.weights == {"b", "k", "c", "w", "w2"}
     for name, array in (("c", [4, 3, 2, 1]), ("z", [8, 8, 8, 8])):
         head = HEAD.replace("float[2] k", "float[4] same = {4, 3, 2, 1}, float[2] k").replace(
             "(y, w)", "(v, w)"

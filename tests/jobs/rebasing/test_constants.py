@@ -12,11 +12,10 @@ from onnx import ModelProto, TensorProto, numpy_helper
 
 import onnxgrad
 from onnxgrad.errors import InputError, InternalError
-from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import save
 from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.rebasing.constants import replacing
-from onnxgrad.jobs.rebasing.rebase import rebase
+from onnxgrad.jobs.rebasing.rebase import Rebased, rebase
 from onnxgrad.jobs.surgery.declarations import RebaseOptions
 from tests.helpers import parse
 
@@ -61,13 +60,13 @@ def test_written_results(tmp_path: Path, outside: bool) -> None:
     onnx.save(done.model, small, save_as_external_data=outside, location="small.data")
     seen: dict[str, int] = {}
 
-    def write(program: Program) -> None:
-        graph = program.proto.graph
+    def write(made: Rebased) -> None:
+        graph = made.program.proto.graph
         seen.update({t.name: len(t.raw_data) for t in graph.initializer})
-        save(program, out)
+        save(made.program, out)
 
     record = done.record
-    found = rebase(small, new, RebaseOptions(record=record), Hooks(write=write))
+    found = rebase(small, new, RebaseOptions(record=record), Hooks(), write)
     assert found.ok and found.report is not None
     assert len(seen) >= 3 and max(seen.values()) <= 1200
     again = onnxgrad.rebase(small, new, record=record, verify=False)
