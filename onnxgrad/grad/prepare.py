@@ -28,7 +28,7 @@ from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.paths import influenced, reaching
 from onnxgrad.grad.registry import Form
 from onnxgrad.grad.stops import Stop, find_stops, stop_at
-from onnxgrad.grad.straight_through import open_rounding
+from onnxgrad.grad.straight_through import open_rounding, rounded_weights
 from onnxgrad.grad.targets import Target, cut, find_targets, part_of
 from onnxgrad.grad.weights.folded import unnamed_note
 from onnxgrad.grad.weights.kept import nested_weights
@@ -187,6 +187,8 @@ def prepare(program: Program, request: GradientRequest) -> Prepared:
         requested = [block.initializers.get(v.name, v) for v in requested]
     elif PARAMS in entries_of(request.wrt, model_values):  # a training step adds its notes itself
         notes += unnamed_note(program, [v.name for v in requested])
+    if PARAMS in entries_of(request.wrt, model_values) and not request.ste:
+        notes += rounded_weights(block, requested)
     requested_names = [v.name for v in requested]
     requested = [stopped.get(v, v) for v in requested]
     others = () if file_marks is None else file_marks.values

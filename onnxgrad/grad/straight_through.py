@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.grad.inlining import open_call
-from onnxgrad.grad.paths import influenced
+from onnxgrad.grad.paths import influenced, reaching
 from onnxgrad.grad.registry import INTERNAL, legalize_first, vjp
 from onnxgrad.grad.unbroadcast import sum_by_scale
 from onnxgrad.ir.binding import Binding
@@ -30,7 +30,7 @@ from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.types import TensorType
 from onnxgrad.ir.var import Var, names_of
 from onnxgrad.laws.quantized.legalize import LAWS
-from onnxgrad.wording import option
+from onnxgrad.wording import counted, option
 
 SHADOWED, STRAIGHT_THROUGH = "Shadowed", "StraightThrough"
 
@@ -43,6 +43,26 @@ BOUNDS: dict[int, tuple[int, int]] = {
     TensorProto.UINT16: (0, (1 << 16) - 1),
     TensorProto.INT32: (-(1 << 31), (1 << 31) - 1),
 }
+
+
+def rounded_weights(block: BindingBlock, requested: Iterable[Var]) -> list[str]:
+    """Returns a note on the matrices that only rounding keeps from being among `requested`, none if
+    there are none.
+    """
+    ends = [b.inputs[0] for b in block.bindings if b.op in _ROUNDS and b.inputs[0] is not None]
+    found, trained = reaching(block, ends), {v.name for v in requested}
+    behind = [
+        name
+        for name, v in block.initializers.items()
+        if v in found and (v.rank or 0) > 1 and name not in trained
+    ]
+    if not behind:
+        return []
+    ste = option("--ste", "ste=True")
+    return [
+        f"params leaves out {counted(len(behind), 'matrix', 'matrices')} before a QuantizeLinear, "
+        f"such as '{behind[0]}': rounding passes no gradient; {ste} passes it straight through"
+    ]
 
 
 def open_rounding(program: Program) -> tuple[list[Binding], int]:

@@ -92,7 +92,10 @@ def deployable(step: TrainingStep, weights: Mapping[str, Array], how: Mapping[st
     initializers. Raises InputError if the model returns only its loss.
     """
     if step.manifest.predict is None:
-        raise InputError("the only output of the model is the loss: there is no model to write")
+        raise InputError(
+            "the only output of the model is the loss: there is no model to write; mark its result "
+            "as an output first (onnxgrad edit --add-output), or keep the weights alone (--folder)"
+        )
     source, model = step.evaluation, to_proto(prediction(step))
     without_notes(model)
     names = [fed.name for fed in step.manifest.of_model()]

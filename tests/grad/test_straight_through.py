@@ -138,6 +138,22 @@ def test_without_it_the_zero_is_explained() -> None:
         gradient(model, adjoint="input")
 
 
+@pytest.mark.parametrize("ste", [False, True])
+def test_weights_that_params_leaves_out_are_noted(
+    ste: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it, a quantised file would silently train the last bias alone."""
+    text = f"""<ir_version: 10, opset_import: ["" : 20]> g (float[2,3] x) => (float l)
+      <float s = {{0.1}}, int8 z = {{0}}, float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[2] b = {{1, 2}}> {{
+      {PAIR.partition("y =")[0].format("", "").replace("(x, ", "(w, ")}
+      p = MatMul (x, d) y = Add (p, b) l = ReduceSum <keepdims = 0> (y) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    words = ["grad", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "g.onnx"), "--wrt", "params"]
+    assert main([*words, "--no-verify", *["--ste"] * ste]) == 0
+    note = "params leaves out 1 matrix before a QuantizeLinear, such as 'w': rounding passes no"
+    assert (note in " ".join(capsys.readouterr().out.split())) != ste
+
+
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = normal(3)
     model = op_model(

@@ -328,5 +328,7 @@ def test_a_step_with_nothing_but_a_loss_deploys_nothing(tmp_path: Path) -> None:
         '<ir_version: 8, opset_import: ["" : 18]> g (float[N,4] x) => (float loss) '
         "<float[4] w = {1, 2, 3, 4}> { y = Mul (x, w) loss = ReduceMean <keepdims = 0> (y) }"
     )
-    with pytest.raises(InputError, match="there is no model to write"):
+    with pytest.raises(
+        InputError, match="there is no model to write; mark its result as an output"
+    ):
         Trainer(training_step(model)).deploy(tmp_path / "m.onnx")

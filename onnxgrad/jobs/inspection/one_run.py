@@ -4,11 +4,13 @@ outputs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
@@ -23,6 +25,7 @@ from onnxgrad.verify.proof_model import Model
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.report import Case
 from onnxgrad.verify.values import Value
+from onnxgrad.wording import option
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ def run_once(model: ModelLike, options: RunOptions, hooks: Hooks) -> Run:
     Raises InputError for inputs that do not fit, and CannotRun if the model does not run on them.
     """
     with hooks.limits(options.timeout, options.max_memory), ExitStack() as left:
+        if options.save is not None and Path(options.save).suffix != ".npz":
+            where = option(f"--save {os.fspath(options.save)}", "save")
+            raise InputError(f"{where}: outputs are written as an .npz: end the name with .npz")
         program = load(settled(model))
         runnable = left.enter_context(original_of(program))
         keep = None

@@ -16,6 +16,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.numpy_files import ArraysFile
+from onnxgrad.jobs.declared import options_of
 from onnxgrad.jobs.training.declarations import (
     Batched,
     DeployOptions,
@@ -29,6 +30,7 @@ from onnxgrad.jobs.training.declarations import (
     TrainerOptions,
 )
 from onnxgrad.jobs.training.step import make_step
+from onnxgrad.jobs.training.step_declarations import StepOptions
 from onnxgrad.jobs.training.trainer import TrainingLoop, proof_of
 from onnxgrad.limits import MOST_SECONDS, UNLIMITED, LimitReached, current, limited
 from onnxgrad.results import Rendered
@@ -49,6 +51,8 @@ from onnxgrad.train.step_folder import deployable
 from onnxgrad.wording import option
 
 T = TypeVar("T")
+# options of a step that also concern the data or the result of a step in a folder
+_OF_FOLDERS = frozenset({"inputs_at", "original"})
 
 
 @dataclass(frozen=True)
@@ -182,9 +186,7 @@ def fit(
         check_plotting()
     began = time.monotonic()
     with hooks.limits(options.timeout, options.max_memory):
-        step: Any = (
-            model if is_folder(model) else make_step(model, _counted(options), in_place=True)
-        )
+        step = _step_of(model, options)
         data, validation = (_data(model, d, options) for d in (options.data, options.validation))
         how = TrainerOptions.from_settings(options.shared(Engine))
         trainer = FittingLoop(step, how) if options.provider == "cpu" else None
@@ -296,6 +298,21 @@ def deployed(
     if write is not None:
         write(made)
     return made
+
+
+def _step_of(model: Any, options: FitOptions) -> Any:
+    """Returns the folder of a step, or the step of a model. Raises InputError, also for an option
+    of a step that the folder holds already.
+    """
+    if not is_folder(model):
+        return make_step(model, _counted(options), in_place=True)
+    for each in options_of(StepOptions):
+        if each.name not in _OF_FOLDERS and getattr(options, each.name) != each.default:
+            raise InputError(
+                f"{option(each.flag or each.name, each.name)}: the folder is a step that has been "
+                "made: leave the option out, or write the step again with it (train-step)"
+            )
+    return model
 
 
 def is_folder(model: Any) -> bool:

@@ -83,9 +83,14 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self.where = f"{option('--config', 'config')}: {path}"
         try:
-            found = json.loads(text_of(Path(path)))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{self.where} cannot be read: {error}") from None
+            text = text_of(Path(path))
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise InputError(f"{self.where}: {why}") from None
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{self.where} is not JSON: {error}") from None
         if isinstance(found, dict) and isinstance(found.get("image_processor"), dict):
             found = found["image_processor"]  # of a processor_config.json
         self.fields: Mapping[str, Any] = found if isinstance(found, dict) else {}

@@ -55,4 +55,6 @@ def test_what_does_not_run(path: Path, tmp_path: Path) -> None:
         onnxgrad.run(path, inputs={"x": X, "z": np.ones((3, 2), np.float32)}, save=out)
     with pytest.raises(InputError, match="no input of this name"):
         onnxgrad.run(path, inputs={"q": X}, save=out)
-    assert not out.exists()
+    with pytest.raises(InputError, match=r"save: outputs are written as an \.npz: end the"):
+        onnxgrad.run(path, inputs={"x": X}, save=tmp_path / "o.npy")
+    assert not out.exists() and not (tmp_path / "o.npy").exists()

@@ -79,6 +79,10 @@ def test_the_folder_of_a_step_trains_its_original(folder: Path) -> None:
     assert of_step.graph == onnxgrad.fit("model.onnx", "data.npz", steps=4, **HOW).graph
     with pytest.raises(InputError, match="fit: original= is missing, the model of the step"):
         onnxgrad.fit("step", "data.npz")
+    of_steps: dict[str, Any] = {"optimizer": "sgd", "clip_norm": 1.0, "metrics": "logits"}
+    for name, value in of_steps.items():
+        with pytest.raises(InputError, match=rf"{name}: the folder is a step that has been made"):
+            onnxgrad.fit("step", "data.npz", original="model.onnx", **{name: value})
     with pytest.raises(InputError, match=r"original= is the float model .* train with ste=True"):
         onnxgrad.fit("model.onnx", "data.npz", original="model.onnx", **HOW)
 

@@ -183,11 +183,11 @@ def test_what_no_step_expresses_is_refused_by_name(
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
-    for text in ("{", "[" * 100000, "\xff"):
+    for text, why in (("{", "is not JSON"), ("[" * 100000, "is not JSON"), ("\xff", "decode")):
         file.write_text(text, encoding="latin-1")
-        with pytest.raises(InputError, match=r"c.json cannot be read"):
+        with pytest.raises(InputError, match=rf"c.json.* {why}"):
             steps_of(str(file))
-    with pytest.raises(InputError, match=r"none.json"):
+    with pytest.raises(InputError, match=r"none.json: No such file"):
         steps_of(str(tmp_path / "none.json"))
 
 
