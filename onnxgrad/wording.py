@@ -286,10 +286,14 @@ def what_there_is(names: Iterable[str]) -> str:
 
 def known_names(name: str, known: Collection[str]) -> str:
     """Returns the end of a message about an unknown name: the nearest names, else all if they are
-    few, else an empty text.
+    few, else some, of those that contain the letters of the name or pattern if there are any.
     """
-    few = what_there_is(known) if len(known) <= _FEW_NAMES else ""
-    return perhaps(name, known, 3) or few
+    if len(known) <= _FEW_NAMES:
+        return perhaps(name, known, 3) or what_there_is(known)
+    core = name.strip("*").lower()
+    alike = [other for other in known if core and core in other.lower()] or [*known]
+    some = ", ".join(f"'{other}'" for other in alike[:3])
+    return perhaps(name, known, 3) or f" (there are {len(known):,}, such as {some})"
 
 
 def told_apart(a: float, b: float, digits: int = 6) -> tuple[str, str]:

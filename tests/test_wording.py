@@ -22,6 +22,7 @@ from onnxgrad.wording import (
     first_of,
     in_a_recipe,
     input_option,
+    known_names,
     nearest,
     on_the_command_line,
     one_line,
@@ -224,3 +225,13 @@ def test_an_error_becomes_one_line() -> None:
 def test_a_shape_has_no_quotes() -> None:
     assert shape_text(("N", 8, None)) == "[N, 8, ?]"
     assert shape_text(()) == "[]"
+
+
+def test_the_end_of_a_message_on_one_of_many_names() -> None:
+    many = [f"relu_{i}" for i in range(20)] + [f"node_Conv_{i}" for i in range(5)]
+    shown = "'node_Conv_0', 'node_Conv_1', 'node_Conv_2'"
+    assert known_names("Conv*", many) == f" (there are 25, such as {shown})"
+    assert known_names("zzz", many).startswith(" (there are 25, such as 'relu_0', 'relu_1', ")
+    assert known_names("relu_33", many).startswith(" (did you mean 'relu_")
+    assert known_names("zzz", many[:2]) == "; there are relu_0, relu_1"
+    assert known_names("zzz", []) == "; there are none"
