@@ -11,7 +11,7 @@ import pytest
 import onnxgrad
 from onnxgrad import op, temporary_rules, vjp
 from scripts.sweep_suites import judged
-from scripts.sweeping.own_checks import by_rows, cases, compared, differentiated, same
+from scripts.sweeping.own_checks import by_rows, cases, compared, differentiated, opened, same
 from tests.helpers import parse
 
 MODEL = parse("g (float[N,3] x, int64[2] i) => (float[N,2] y) { t = Tanh(x) y = Gather<axis=1>(t, i) }")  # fmt: skip
@@ -55,9 +55,14 @@ def test_no_gradient_is_judged_at_kinks_and_jumps() -> None:
 
 def test_rows_that_depend_on_each_other_are_found() -> None:
     alone, mixed = (parse(f"g (float[N,3] x) => (float[N,3] y) {{ y = Softmax <axis = {a}> (x) }}") for a in (1, 0))  # fmt: skip
-    parts = (np.concatenate, lambda y, i, n: np.split(y, n)[i])
+    parts = (np.concatenate, lambda name, y, i, n: np.split(y, n)[i])
     assert by_rows(alone, alone, ["x"], *parts) == ""
     assert "y, part 0" in (by_rows(mixed, mixed, ["x"], *parts) or "")
+
+
+def test_the_batch_of_a_result_may_be_on_another_axis() -> None:
+    turned = parse("g (float[1,3] x) => (float[3,1] y) { y = Transpose <perm = [1, 0]> (x) }")
+    assert opened(turned, 60.0) == ""
 
 
 def test_outcomes_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

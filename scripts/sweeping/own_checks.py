@@ -185,10 +185,11 @@ def by_rows(
     made: ModelProto,
     inputs: list[str],
     join: Callable[[list[Any]], Any],
-    part: Callable[[Any, int, int], Any],
+    part: Callable[[str, Any, int, int], Any],
 ) -> str | None:
     """Returns the first part of a result that is not the model's; None without two feeds of the
-    same sizes. `join` makes an input of those of several runs, `part` takes the i-th of n parts.
+    same sizes. `join` makes an input of those of several runs, `part` takes the i-th of n parts
+    of an output.
     """
     if {v.name for v in required_inputs(model.graph)} != set(inputs) or not inputs:
         return None
@@ -202,7 +203,7 @@ def by_rows(
         got = session.run({n: join([f[n] for f, _ in group]) for n in inputs}, timeout=60.0)
         for i, (feeds, results) in enumerate(group):
             for name, want in results.items():
-                if not same(part(got[name], i, len(group)), want):
+                if not same(part(name, got[name], i, len(group)), want):
                     return f"{name}, part {i} at { {n: v.shape for n, v in feeds.items()} }"
     return "" if several else None
 
@@ -211,7 +212,7 @@ def mapped(model: ModelProto, seconds: float) -> str | None:
     """Returns what is wrong with `vmap` over all inputs."""
     inputs = [v.name for v in required_inputs(model.graph)]
     made = onnxgrad.vmap(model, inputs, timeout=seconds)
-    return by_rows(model, made, inputs, np.stack, lambda y, i, n: y[i])
+    return by_rows(model, made, inputs, np.stack, lambda name, y, i, n: y[i])
 
 
 def opened(model: ModelProto, seconds: float) -> str | None:
@@ -222,4 +223,14 @@ def opened(model: ModelProto, seconds: float) -> str | None:
     made = onnxgrad.open_batch(model, batch=batch or None, timeout=seconds)
     sizes = {v.name: v.type.tensor_type.shape.dim for v in made.graph.input}
     inputs = [name for name, dims in sizes.items() if dims and dims[0].dim_param == "batch"]
-    return by_rows(model, made, inputs, np.concatenate, lambda y, i, n: np.split(y, n)[i])
+    before = {v.name: len(v.type.tensor_type.shape.dim) for v in model.graph.output}
+    after = {v.name: [d.dim_param for d in v.type.tensor_type.shape.dim] for v in made.graph.output}
+
+    def part(name: str, y: Any, i: int, n: int) -> Any:
+        if "batch" not in after[name]:
+            return y  # the same for each row
+        axis = after[name].index("batch")
+        own = np.split(y, n, axis)[i]
+        return own if own.ndim == before[name] else own.squeeze(axis)
+
+    return by_rows(model, made, inputs, np.concatenate, part)
