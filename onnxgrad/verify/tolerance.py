@@ -106,7 +106,9 @@ class Range:
 
     def over(self, value: np.ndarray[Any, Any]) -> Range:
         """Returns the range extended by one more value of the same shape."""
-        return Range(np.minimum(self.low, value), np.maximum(self.high, value))
+        ends = np.minimum(self.low, value), np.maximum(self.high, value)
+        # of one string, numpy returns no array
+        return Range(*(np.asarray(end, self.low.dtype) for end in ends))
 
     def excuses(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Returns the mask of the elements that change between legal runs and are within their

@@ -500,3 +500,9 @@ def test_inputs_without_a_shape_are_more_than_scalars() -> None:
     alone = parse("g (bool[] c, float[2] x) => (float[2] y) { y = If (c) <then_branch = t () => (float[2] a) { a = Neg (x) }, else_branch = e () => (float[2] b) { b = Abs (x) }> }")  # fmt: skip
     report = verify(alone, alone)
     assert report.ok and {c.dims["c.rank"] for c in report.cases} <= {0, 1}
+
+
+def test_a_result_of_one_string() -> None:
+    joined = "g (string x, string z) => (string y) { y = StringConcat (x, z) }"
+    assert verify(parse(joined), parse(joined)).verdict == "equal"
+    assert not verify(parse(joined), parse(joined.replace("(x, z) }", "(z, x) }"))).ok
