@@ -31,6 +31,7 @@ from typing import Any
 
 import onnx
 from onnx import ModelProto
+from onnx.checker import ValidationError
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -83,10 +84,10 @@ def judged(transform: str, path: Path) -> tuple[str, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = onnx.load(path)
             try:
+                model = onnx.load(path)
                 next(cases(model))
-            except (NotProved, InputError, StopIteration, ValueError) as error:
+            except (NotProved, InputError, StopIteration, ValueError, ValidationError) as error:
                 return "not runnable", str(error)
             wrong = TRANSFORMS[transform](model, SECONDS / 2)
             return ("no case", "") if wrong is None else ("wrong" if wrong else "equal", wrong)
