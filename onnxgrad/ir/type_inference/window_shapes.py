@@ -132,10 +132,19 @@ def of_resize(c: Call) -> Shape | None:
 
 def _scaled(dims: list[Dim], scales: Var | None) -> tuple[Dim, ...] | None:
     """Returns each size times its scale; None for a scale that may round."""
-    array = None if scales is None else scales.const
-    if array is None or array.ndim != 1 or len(array) != len(dims):
-        return None
-    return tuple(map(_times, dims, array.tolist()))
+    found = None if scales is None else _floats(scales)
+    return None if found is None or len(found) != len(dims) else tuple(map(_times, dims, found))
+
+
+def _floats(v: Var) -> list[float] | None:
+    """Returns the elements of a constant vector, or of constant vectors that are joined, as
+    TorchScript's exporter writes scales.
+    """
+    b = v.definition
+    parts = b.inputs if b is not None and b.is_op("Concat") else [v]
+    arrays = [None if part is None else part.const for part in parts]
+    found = [array for array in arrays if array is not None and array.ndim == 1]
+    return [x for a in found for x in a.tolist()] if len(found) == len(parts) else None
 
 
 def _times(d: Dim, scale: float) -> Dim:

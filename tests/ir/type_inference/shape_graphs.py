@@ -369,7 +369,11 @@ class Graph:
         elif op != "Resize":
             made = self.emit(op, x, kernel_shape=[width], strides=strides, pads=pads)
         elif rng.random() < 0.5:
-            scales = self.constant([1, 1, rng.choice([2, 0.5, 0.25, 3])], np.float32)
+            factor = rng.choice([2, 0.5, 0.25, 3])
+            scales = self.constant([1, 1, factor], np.float32)
+            if rng.random() < 0.5:  # as TorchScript's exporter writes them
+                front, last = (self.constant(v, np.float32) for v in ([1, 1], [factor]))
+                scales = self.emit("Concat", front, last, axis=0)
             made = self.emit(op, x, "", scales, mode="nearest")
         else:
             lead = self.emit("Shape", x, start=0, end=2)

@@ -200,6 +200,16 @@ def shape(
         ('y = Conv<auto_pad = "SAME_UPPER", strides = [2]>(x, w)', ("N", 4, "(M + 1)//2")),
         ("y = MaxPool<kernel_shape = [2], strides = [2], ceil_mode = 1>(x)", ("N", 3, None)),
         ("s = Concat<axis = 0>(n, two, m) y = Resize(x, , , s)", ("N", 2, "M")),
+        (
+            "a = Constant<value = float[2] {1, 1}>() b = Constant<value = float[1] {2}>() "
+            "s = Concat<axis = 0>(a, b) y = Resize(x, , s)",
+            ("N", 3, "2*M"),
+        ),
+        (
+            "a = Constant<value = float[2] {1, 1}>() b = Cast<to = 1>(two) "
+            "s = Concat<axis = 0>(a, b) y = Resize(x, , s)",
+            (None, None, None),
+        ),
     ],
 )  # fmt: skip
 def test_shapes(node: str, found: tuple[Any, ...] | None) -> None:
