@@ -23,7 +23,7 @@ from onnxgrad.grad.sequences import is_float
 from onnxgrad.grad.stops import Stop
 from onnxgrad.grad.targets import Target
 from onnxgrad.grad.wrt import Wrt
-from onnxgrad.ir.binding import Binding
+from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_bindings
 from onnxgrad.ir.load import load_own, program_of
@@ -42,6 +42,7 @@ Origin = Literal["forward", "input", "output"]
 _DOMAIN = "onnxgrad.split"
 _WITH_INDICES = 2
 _FUNCTIONS_SINCE = 8  # IR version
+_SMALL = 256  # bytes
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,11 @@ def _split(
     readers = [b for b in block.bindings if b in backward and b not in forward]
     inputs = [v for v in block.inputs if v not in seeds]
     free = dict.fromkeys(v for v in (*inputs, *results) if not v.is_constant)
-    computed = {v for b in forward for v in b.outputs}
+    fixed = _fixed(b for b in block.bindings if b in forward)
+    computed = {v for b in forward - fixed for v in b.outputs}
     read = dict.fromkeys(v for b in readers for v in b.reads() if not v.is_constant)
     flow = Dataflow(
-        [b for b in block.bindings if b in forward and not b.is_op("Constant")],
+        [b for b in block.bindings if b in forward and b not in fixed],
         [v for v in read if v in computed or v in free],
         list(free),
         dims,
@@ -212,6 +214,21 @@ def _part_pools(block: BindingBlock, outputs: Collection[str]) -> None:
             again.type = indices.type
             block.replace(indices, again)
         b.drop_result(1)
+
+
+def _fixed(bindings: Iterable[Binding]) -> set[Binding]:
+    """Returns the Constants, and the bindings whose small results depend on constants alone, such
+    as axes that an exporter reshapes: both parts compute them, because a residual in their place
+    would hide them from inference.
+    """
+    found = set[Binding]()
+    for b in bindings:
+        small = all(v is not None and (byte_count(v.type) or _SMALL) < _SMALL for v in b.outputs)
+        alone = not b.domain and not b.blocks and not draws(b)
+        alone = alone and all(v.is_constant or v.definition in found for v in b.reads())
+        if b.is_op("Constant") or (small and alone):
+            found.add(b)
+    return found
 
 
 def _is_fused(v: Var, forward: Collection[Binding]) -> bool:

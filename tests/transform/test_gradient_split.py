@@ -209,6 +209,17 @@ def test_the_operands_of_a_product_are_kept_before_they_are_scaled(scale: str) -
     assert kept(onnxgrad.linearize(model)) == ["x", "a", "b", "y", "p", "t"]
 
 
+@pytest.mark.parametrize("keep", ["auto", "everything"])
+def test_axes_that_an_exporter_computes_are_no_residuals(keep: Any) -> None:
+    """torch.onnx.export(optimize=False) reshapes axes; as an input the backward part could not be run alone."""
+    model = parse("""g (float[N,5,4] x, float[4,4] a) => (float[N,4] y)
+        <int64 one = {1}, int64[1] flat = {-1}> { axes = Reshape (one, flat)
+        m = ReduceMean <keepdims = 0> (x, axes)  p = MatMul (m, a)  y = Sin (p) }""")
+    parts = agree(model, wrt="x", keep=keep)
+    assert "axes" not in kept(parts)
+    assert onnxgrad.verify(parts.backward, onnxgrad.optimize(parts.backward)).ok
+
+
 @pytest.mark.parametrize("rows", [4, 4096])
 def test_values_are_kept_rather_than_their_copies(rows: int) -> None:
     """Exports of networks with dropout have copies, which onnxruntime removes."""
