@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from onnxgrad.ir.binding import Binding
@@ -75,19 +76,22 @@ def concat_of_reshapes(x: list[Var], c: int, root: Binding) -> Any:
     rank = root.out.rank
     if not rank or len(x) < 2 or c % rank != rank - 1:
         return None
-    lead = rank - 1
+    lead, joined = rank - 1, 0
     for v, part in zip(x, root.inputs):
         inner, outer = v.shape, None if part is None else part.shape
         if inner is None or outer is None or len(inner) != rank + 1:
             return None
         sizes = (*inner[lead:], *(x[0].shape or ())[lead + 1 :])
-        if not same_shape(inner[:lead], outer[:lead]) or not all(isinstance(d, int) for d in sizes):
+        numbers = [d for d in sizes if isinstance(d, int)]
+        if not same_shape(inner[:lead], outer[:lead]) or len(numbers) < len(sizes):
             return None
         if inner[lead + 1] != (x[0].shape or ())[lead + 1] or not same_shape(
             inner[:lead], (x[0].shape or ())[:lead]
         ):
             return None
-    return with_type_of(op.Reshape(op.Concat(*x, axis=lead), [0] * lead + [-1]), root.out)
+        joined += math.prod(numbers[:2])
+    # -1 has no value beside a size of 0, such as that of an empty batch
+    return with_type_of(op.Reshape(op.Concat(*x, axis=lead), [0] * lead + [joined]), root.out)
 
 
 @rewrite(P.Concat(Each(P.Unsqueeze(x, s).only), axis=c), shrinks=count("Unsqueeze"))

@@ -243,3 +243,19 @@ def test_integers_are_transposed_before_they_are_dequantised(
     feeds = {"q": q, "w": np.zeros((4, 3), np.float32), "y_grad": g}
     s, z = (numpy_helper.to_array(t) for t in net.graph.initializer)
     assert np.allclose(run(found, feeds)["w_grad"], ((q.astype(int) - z) * s).T @ g)
+
+
+def test_the_gradient_of_attention_for_an_empty_batch() -> None:
+    """A joined Reshape had -1 for a known size, which has no value beside a size of 0."""
+    net = parse("""g (float[N,5,12] x, float[12] bias) => (float[N,2,5,2] y)
+      <int64[4] heads = {-1, 5, 2, 2}> {
+        p = Add (x, bias)  q, k, v = Split <axis = 2, num_outputs = 3> (p)
+        a = Reshape (q, heads)  b = Reshape (k, heads)  c = Reshape (v, heads)
+        qt = Transpose <perm = [0, 2, 1, 3]> (a)  kt = Transpose <perm = [0, 2, 3, 1]> (b)
+        vt = Transpose <perm = [0, 2, 1, 3]> (c)  s = MatMul (qt, kt)  w = Softmax (s)
+        y = MatMul (w, vt) }""")
+    found = gradient(net, ["x", "bias"], adjoint="input")
+    assert sum(n.op_type == "Reshape" for n in found.graph.node) == 4  # the three were joined
+    feeds = {"x": np.zeros((0, 5, 12)), "bias": np.ones(12), "y_grad": np.zeros((0, 2, 5, 2))}
+    got = run(found, {name: value.astype(np.float32) for name, value in feeds.items()})
+    assert got["x_grad"].shape == (0, 5, 12) and not got["bias_grad"].any()

@@ -132,11 +132,11 @@ def of_resize(c: Call) -> Shape | None:
 
 def _scaled(dims: list[Dim], scales: Var | None) -> tuple[Dim, ...] | None:
     """Returns each size times its scale; None for a scale that may round."""
-    found = None if scales is None else _floats(scales)
+    found = None if scales is None else floats_of(scales)
     return None if found is None or len(found) != len(dims) else tuple(map(_times, dims, found))
 
 
-def _floats(v: Var) -> list[float] | None:
+def floats_of(v: Var) -> list[float] | None:
     """Returns the elements of a constant vector, or of constant vectors that are joined, as
     TorchScript's exporter writes scales.
     """

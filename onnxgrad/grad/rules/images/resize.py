@@ -18,6 +18,7 @@ from onnxgrad.grad.registry import vjp
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.arithmetic import from_front, rank_of
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.window_shapes import floats_of
 from onnxgrad.ir.types import same_dim
 from onnxgrad.ir.var import Var
 
@@ -52,8 +53,8 @@ def _is_untouched(binding: Binding, position: int, axis: int, x: Var, y: Var) ->
         return False
     scales, sizes = binding.operand(2), binding.operand(3)
     if sizes is None:
-        known = None if scales is None else scales.const
-        return bool(known is not None and known.size and known[position] == 1)
+        known = None if scales is None else floats_of(scales)
+        return bool(known and known[position] == 1)
     same = x.shape is not None and y.shape is not None and same_dim(x.shape[axis], y.shape[axis])
     return same and binding.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
 

@@ -9,6 +9,7 @@ from onnxgrad import gradient
 from onnxgrad.errors import InputError
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model
+from tests.helpers import parse
 
 X = normal(1, 2, 4, 5)
 
@@ -55,6 +56,16 @@ def test_axes_that_keep_their_size_cost_nothing(sizes: list[int]) -> None:
     found = gradient(model, adjoint="input").graph.node
     changed = sum(a != b for a, b in zip(sizes, X.shape))
     assert sum(n.op_type == "Resize" and n.output[0] != "y" for n in found) == changed
+
+
+def test_scales_that_an_exporter_joins() -> None:
+    """Only the axes whose scale is not 1 are multiplied by weights; an empty batch runs too."""
+    model = parse("""g (float[N,2,3,4] x) => (float[N,2,6,4] y) {
+        a = Constant <value = float[2] {1, 1}> ()  b = Constant <value = float[2] {2, 1}> ()  s = Concat <axis = 0> (a, b)  y = Resize (x, , s) }""")
+    found = gradient(model, adjoint="input")
+    assert [n.op_type for n in found.graph.node].count("Resize") == 2
+    feeds = {"x": np.zeros((0, 2, 3, 4), np.float32), "y_grad": np.zeros((0, 2, 6, 4), np.float32)}
+    assert run(found, feeds)["x_grad"].shape == (0, 2, 3, 4)
 
 
 @pytest.mark.parametrize("more", ["antialias = 1", "exclude_outside = 1", "cubic_coeff_a = -0.5"])
