@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onnxgrad import edit
 from onnxgrad.errors import InputError
 from onnxgrad.verify import verify
 from onnxgrad.verify.running.session import run
@@ -130,3 +131,21 @@ def test_packaged_models_give_what_pytorch_gave(name: str) -> None:
         outputs = {k[4:]: arrays[k] for k in arrays.files if k.startswith("out:")}
     report = verify(path, expect=outputs, inputs=inputs)
     assert report.verdict == "equal" and all(report.compared[k] for k in outputs)
+
+
+def test_an_output_of_rounding_alone_is_proved_by_its_bits() -> None:
+    """As the gradient of a key's bias before a Softmax, or of a convolution's before a normalisation: it is 0."""
+    model = parse("""g (float[N,5] x, float[5,7] w) => (float[N,7] p, float[N] z) <int64[1] last = {-1}> {
+      p = MatMul (x, w)  m = ReduceMean (p, last)  d = Sub (p, m)  z = ReduceSum <keepdims = 0> (d, last) }""")
+    rng = np.random.default_rng(0)
+    feeds = {
+        n: rng.standard_normal(s).astype(np.float32) for n, s in {"x": (6, 5), "w": (5, 7)}.items()
+    }
+    results = run(model, feeds)
+    assert results["z"].any() and np.abs(results["z"]).max() < 1e-5
+    assert verify(model, expect=results, inputs=feeds).ok
+    assert edit(model, rename={"z": "zero", "x": "given"}).graph.output[1].name == "zero"
+    other = verify(model, expect={**results, "z": -results["z"]}, inputs=feeds)
+    assert other.verdict == "not proved" and "differs from itself" in other.summary
+    wrong = verify(model, expect={**results, "z": results["z"] + 1}, inputs=feeds)
+    assert not wrong.ok
