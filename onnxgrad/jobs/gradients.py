@@ -33,7 +33,7 @@ from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, collector_paused, load_own, read
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.shared_weights import sharing
-from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.types import FLOAT_DTYPES, is_static
 from onnxgrad.jobs.declared import Declaration, options_of
 from onnxgrad.jobs.gradient_declarations import (
     Checked,
@@ -187,6 +187,8 @@ class _Each:
             program, target, self.parts = with_target(program, options.target)
             options = options.having(target=target)
         self.samples, self.options, self.proves = samples_of(program), options, proves
+        values = [v for v in program.main.vars() if v.name not in self.samples.axes]
+        self.unknown = {v.name: v.type for v in values if not is_static(v.shape)}
         if proves and self.size:
             self.opened = of_size(program, self.samples, self.size)
         self.program = of_size(program, self.samples)
@@ -196,6 +198,13 @@ class _Each:
     def mapped(self, found: Any) -> Any:
         """Maps a derivative at a batch of 1 over the samples."""
         drop_parts(found.program.main, self.parts)
+        for target in found.seeds:
+            if target in self.unknown:
+                raise InputError(
+                    f"per sample: no size of target '{target}' ({self.unknown[target]}) is known "
+                    "to be the batch, so its adjoint cannot be divided among the samples: use a "
+                    f"scalar target, such as a loss ({option('--loss', 'loss=')})"
+                )
         if isinstance(found, Derivative):
             of_each(found, self.samples)
         like = {name: value for value, name in found.results.items() if found.kind == "gradient"}

@@ -203,3 +203,39 @@ def test_the_command(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> No
     assert "every row has the same" in capsys.readouterr().err
     assert main([*arguments, "--per-sample", "--jvp"]) == 2
     assert "--per-sample does not apply to --jvp" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("result", "body"),
+    [
+        ("N,2", "e = f.End ()  s = Slice (x, zero, e, one)  y = Mul (s, w)"),
+        ("N,2", "s = Mul (x, v)  y = Reshape (s, at_run_time)"),
+        ("N,M", "s = Mul (x, v)  y = Compress <axis = 1> (s, mask)"),
+    ],
+)
+def test_a_target_whose_samples_are_known_to_nobody_is_right_or_refused(
+    result: str, body: str
+) -> None:
+    """Each sample would read the adjoint of all: the gradients were wrong, without a word."""
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 20, "f" : 1]>
+        g (float[N,3] x, int64[2] at_run_time, bool[3] mask) => (float[{result}] y)
+        <float[2] w = {{2, 3}}, float[3] v = {{1, 2, 3}}, int64[1] zero = {{0}}, int64[1] one = {{1}}>
+        {{ {body} }}
+        <domain: "f", opset_import: ["" : 20]> End () => (e) {{ e = Constant <value_ints = [2]> () }}""")
+    feeds = {
+        "x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3),
+        "at_run_time": np.array([-1, 3]),
+        "mask": np.array([True, False, True]),
+    }
+    try:
+        found = onnxgrad.gradient(model, "x", "y", per_sample=True)
+    except InputError as error:
+        assert "target 'y'" in str(error) and "known to be the batch" in str(error)
+        return
+    y = run(model, feeds)["y"]
+    g = np.linspace(1, 2, y.size, dtype=np.float32).reshape(y.shape)
+    one = onnxgrad.gradient(model, "x", "y")
+    rows = [run(one, {**feeds, "x": feeds["x"][[i]], "y_grad": g[[i]]})["x_grad"] for i in range(2)]
+    names = {v.name for v in found.graph.input}
+    given = {n: v for n, v in {**feeds, "y_grad": g}.items() if n in names}
+    np.testing.assert_allclose(run(found, given)["x_grad"], np.concatenate(rows), rtol=1e-6)
