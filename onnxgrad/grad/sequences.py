@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 from onnx import TensorProto
 
-from onnxgrad.ir.emission.emit import emit_with_blocks, nested
+from onnxgrad.ir.emission.emit import constant, emit_with_blocks, nested
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.ops import op
-from onnxgrad.ir.types import FLOAT_DTYPES, SequenceType, TensorType, Type
+from onnxgrad.ir.types import FLOAT_DTYPES, OptionalType, SequenceType, TensorType, Type
 from onnxgrad.ir.var import Var
 from onnxgrad.laws.sums import add_up
 
@@ -21,6 +22,7 @@ from onnxgrad.laws.sums import add_up
 def element_type(sequence: Var) -> TensorType:
     """Returns the type of a sequence's elements, as far as it is known."""
     kind = sequence.type
+    kind = kind.elem if isinstance(kind, OptionalType) else kind
     elem = kind.elem if isinstance(kind, SequenceType) else None
     return elem if isinstance(elem, TensorType) else TensorType(0, None)
 
@@ -53,8 +55,36 @@ def zero_sequence(like: Var) -> Var:
 
 
 def zeros_of(v: Var) -> Var:
-    """Emits zeros of the type of `v`, element by element for a sequence."""
+    """Emits zeros of the type of the adjoint of `v`, element by element for a sequence."""
+    if isinstance(v.type, OptionalType):
+        return _zeros_of_optional(v)
     return zero_sequence(v) if isinstance(v.type, SequenceType) else zeros_like(v)
+
+
+def _zeros_of_optional(v: Var) -> Var:
+    """Emits zeros of the type of the element, or an empty value, which nothing reads, if there is
+    none.
+    """
+    kind = adjoint_type(v)
+    with nested("there") as there:
+        there.add_output(zeros_of(op.OptionalGetElement(v)))
+    with nested("absent") as absent:
+        if isinstance(kind, TensorType):
+            empty = op.Identity(constant(np.zeros(0), kind.dtype))
+        else:
+            empty = op.SequenceEmpty(dtype=element_type(v).dtype or None)
+        absent.add_output(empty)
+    branches = {"then_branch": there, "else_branch": absent}
+    (zeros,) = emit_with_blocks("If", [op.OptionalHasElement(v)], branches, [kind])
+    return zeros
+
+
+def adjoint_type(v: Var) -> Type | None:
+    """Returns the type of the adjoint of `v`: that of `v`, or of the element of an optional."""
+    if not isinstance(v.type, OptionalType):
+        return v.type
+    elem = v.type.elem
+    return TensorType(elem.dtype, None) if isinstance(elem, TensorType) else elem
 
 
 def lengths(sequence: Var, axis: int) -> Var:

@@ -18,6 +18,7 @@ from onnxgrad.grad.control_flow.bodies import (
 from onnxgrad.grad.inlining import correct_types
 from onnxgrad.grad.paths import influenced, reaching
 from onnxgrad.grad.registry import vjp_blocks
+from onnxgrad.grad.sequences import adjoint_type
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emit_with_blocks, emitting
@@ -43,7 +44,7 @@ def if_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer:
             for v in wanted:
                 return_adjoint(block, found.get(v), v)
         branches[name] = block
-    results = emit_with_blocks("If", [b.inputs[0]], branches, [v.type for v in wanted])
+    results = emit_with_blocks("If", [b.inputs[0]], branches, [adjoint_type(v) for v in wanted])
     return dict(zip(wanted, results, strict=True))
 
 

@@ -23,7 +23,7 @@ from onnxgrad.grad.control_flow.bodies import (
 )
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.registry import vjp_blocks
-from onnxgrad.grad.sequences import add_up_sequences, element_type, zeros_of
+from onnxgrad.grad.sequences import add_up_sequences, adjoint_type, element_type, zeros_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emit_with_blocks, emitting, nested
@@ -58,7 +58,9 @@ def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
         i = block.add_input(block.program.names.fresh("step"), TensorType(TensorProto.INT64, ()))
         block.add_input(block.program.names.fresh("going_on"), TensorType(TensorProto.BOOL, ()))
         adjoints = [block.add_input(block.program.names.fresh("adjoint"), types[k]) for k in floats]
-        sums = [block.add_input(block.program.names.fresh("sum"), v.type) for v in captured]
+        sums = [
+            block.add_input(block.program.names.fresh("sum"), adjoint_type(v)) for v in captured
+        ]
         t = op.Sub(op.Sub(steps, 1), i)
         states = [tape(t) for tape in tapes]
         outs = once.copy(block, [t, constant(np.array(True)), *states])
@@ -74,7 +76,7 @@ def loop_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
         for v, total in zip(captured, sums, strict=True):
             return_adjoint(block, add_up_sequences([total, found[v]]) if v in found else total, v)
     start = [given(g[k], initial[k], b.result(k)) for k in floats] + [zeros_of(v) for v in captured]
-    kinds = [*(initial[k].type for k in floats), *(v.type for v in captured)]
+    kinds = [*(initial[k].type for k in floats), *map(adjoint_type, captured)]
     results = emit_with_blocks("Loop", [steps, None, *start], {"body": block}, kinds)
     return answer_of([*(initial[k] for k in floats), *captured], results, wanted)
 

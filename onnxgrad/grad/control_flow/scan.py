@@ -24,7 +24,7 @@ from onnxgrad.grad.control_flow.bodies import (
 )
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.registry import vjp_blocks
-from onnxgrad.grad.sequences import add_up_sequences, zeros_of
+from onnxgrad.grad.sequences import add_up_sequences, adjoint_type, zeros_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emit_with_blocks
@@ -57,7 +57,7 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
     captured = captured_by(body, wanted)
     results = [x for x in xs if x.value in wanted]
     scanned = [*tapes, *xs, *(dy for dy in dys if dy.value is not None)]
-    kinds = [*(states[k] for k in floats), *(v.type for v in captured)]
+    kinds = [*(states[k] for k in floats), *map(adjoint_type, captured)]
     # a Scan has no sequences as states, and onnxruntime wants the ranks of its results
     loop = not all(map(_has_rank, (*kinds, *(x.element for x in results))))
 
@@ -105,7 +105,7 @@ def scan_gradient(b: Binding, g: Sequence[Any], wanted: Sequence[Var]) -> Answer
         "Scan",
         [*start, *(v.value for v in scanned)],
         {"body": block},
-        [v.type for v in values],
+        [adjoint_type(v) for v in values],
         num_scan_inputs=len(scanned),
         scan_input_axes=[v.axis for v in scanned],
         scan_input_directions=[v.direction for v in scanned],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
+import onnxgrad
+from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_model, normal
 from tests.helpers import parse
 
@@ -65,3 +68,47 @@ def test_position_known_only_at_run_time() -> None:
     )
     for i in (0, -1):
         check_model(model, {"a": normal(2, 3), "b": normal(4, 3), "i": np.array(i)})
+
+
+SINE = "b = OptionalGetElement (o)  z = Sin (b)"
+CAPTURED = {
+    "If": f"""h = OptionalHasElement (o)
+      y = If (h) <then_branch = t () => (float[3] z) {{ {SINE} }}, else_branch = e () => (float[3] c) {{ c = Neg (x) }}>""",
+    "Loop": """n = Constant <value = int64 {3}> ()  k = Constant <value = bool {1}> ()
+      y = Loop (n, k, x) <body = s (int64 i, bool c, float[3] a) => (bool d, float[3] z) {
+        d = Identity (c)  b = OptionalGetElement (o)  m = Mul (a, b)  z = Sin (m) }>""",
+    "Scan": """u = Concat <axis = 0> (row, row)
+      y = Scan <num_scan_inputs = 1, body = s (float[3] a, float[3] r) => (float[3] z) {
+        b = OptionalGetElement (o)  m = Mul (a, b)  z = Add (m, r) }> (x, u)""",
+}
+
+
+@pytest.mark.parametrize("operator", CAPTURED)
+def test_an_optional_that_a_body_reads(operator: str) -> None:
+    body = f"at = Constant <value_ints = [0]> ()  row = Unsqueeze (x, at)  o = Optional (x)  {CAPTURED[operator]}"
+    model = parse(f"g (float[3] x) => (float[3] y) {{ {body} }}", opset=18)
+    assert onnxgrad.check_gradient(model, "x", "y").ok
+    feeds = {"x": np.array([0.3, -0.7, 1.1], np.float32), "y_grad": np.ones(3, np.float32)}
+    found = onnxgrad.gradient(model, "x", "y")
+    wanted = onnxgrad.run(found, inputs=feeds, evaluator="float64")["x_grad"]
+    assert np.allclose(run(found, feeds)["x_grad"], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_optional_that_is_absent_in_a_run(there: bool) -> None:
+    model = parse(
+        f"""g (float[3] x, bool p) => (float[3] y) {{
+      o = If (p) <then_branch = a () => (optional(float[3]) q) {{ q = Optional (x) }},
+                  else_branch = n () => (optional(float[3]) r) {{ r = Optional () }}>  {CAPTURED["If"]} }}""",
+        opset=18,
+    )
+    (absent,) = (a.g for a in model.graph.node[0].attribute if a.name == "else_branch")
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [3])
+    absent.node[0].attribute.append(onnx.helper.make_attribute("type", kind))
+    feeds = {
+        "x": np.array([0.3, -0.7, 1.1], np.float32),
+        "p": np.array(there),
+        "y_grad": np.ones(3, np.float32),
+    }
+    found = run(onnxgrad.gradient(model, "x", "y"), feeds)["x_grad"]
+    assert np.allclose(found, np.cos(feeds["x"]) if there else -1, atol=1e-6)
