@@ -86,11 +86,15 @@ def _read(model: Any) -> tuple[ModelProto, Path | None]:
     return (model, None) if isinstance(model, ModelProto) else proto_of(model)
 
 
+def _has_adapters(model: ModelProto) -> bool:
+    return any(entry.key == ADAPTERS for entry in model.metadata_props)
+
+
 def _of_model(
     record: Record, new: ModelProto, folder: Path | None, names: Mapping[str, str], where: str
 ) -> NewWeights:
     notes = []
-    if any(entry.key == ADAPTERS for entry in new.metadata_props):
+    if _has_adapters(new) and not _has_adapters(record.original):
         from onnxgrad.train.adapters.merge import merge  # imports all of training
 
         merged = merge(program_of(new, folder))

@@ -90,3 +90,19 @@ def test_what_does_not_go_together(files: dict[str, Any]) -> None:
     ):
         with pytest.raises(InputError, match=words):
             onnxgrad.rebase(done.model, given, record=done.record)
+
+
+def test_an_optimised_model_with_adapters_takes_trained_ones(files: dict[str, Any]) -> None:
+    """Its adapters are weights as others: those of the new model were merged, which made another architecture of it."""
+    old = lora(files["base"], "*", rank=2, seed=5)
+    trained = lora(network(2), "*", rank=2, seed=6)
+    for tensor in trained.graph.initializer:
+        if tensor.name.endswith("lora_B"):
+            value = np.full(tuple(tensor.dims), 0.25, np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    done = optimized(old, verify=False)
+    found = onnxgrad.rebase(done.model, trained, record=done.record)
+    x = {"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)}
+    wanted = onnxgrad.run(trained, inputs=x)["y"]
+    assert np.allclose(onnxgrad.run(found, inputs=x)["y"], wanted, atol=1e-5)
+    assert not np.allclose(wanted, onnxgrad.run(network(2), inputs=x)["y"], atol=0.1)
