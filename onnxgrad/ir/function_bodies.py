@@ -24,7 +24,8 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.opset_changes import changes_meaning
 from onnxgrad.ir.program import FunctionKey, Program
 from onnxgrad.ir.program import called as called
-from onnxgrad.ir.protobufs import copy_of, every_node, keep
+from onnxgrad.ir.protobufs import every_node, keep
+from onnxgrad.ir.storage.outline import node_of
 from onnxgrad.ir.topological_order import callees_first
 from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
@@ -126,7 +127,7 @@ def _widened(binding: Binding) -> NodeProto:
     """Returns the node for its schema's body. Normalizations of doubles are computed in double, as
     onnxruntime does, whatever their `stash_type`.
     """
-    node = copy_of(binding.to_node())
+    node = node_of(binding)
     x = binding.operand(0)
     if x is not None and x.dtype == TensorProto.DOUBLE and binding.op in _STASHING:
         keep(node.attribute, lambda a: a.name != "stash_type")

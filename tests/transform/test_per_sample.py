@@ -239,3 +239,18 @@ def test_a_target_whose_samples_are_known_to_nobody_is_right_or_refused(
     names = {v.name for v in found.graph.input}
     given = {n: v for n, v in {**feeds, "y_grad": g}.items() if n in names}
     np.testing.assert_allclose(run(found, given)["x_grad"], np.concatenate(rows), rtol=1e-6)
+
+
+def test_parts_of_a_sequence() -> None:
+    """As torch.onnx.export(optimize=False) writes `chunk`: the gradient has a SequenceMap, whose body was not written."""
+    model = parse("""g (float[N,4] x) => (float[N,2] y) <float[4,4] w = {1,2,3,4,-1,0,1,2,0.5,1,0,3,2,-2,1,1}, int64 two = {2}> {
+      p = MatMul (x, w)  s = SplitToSequence <axis = 1> (p, two)
+      i = Constant <value_int = 0> ()  j = Constant <value_int = 1> ()
+      a = SequenceAt (s, i)  b = SequenceAt (s, j)  c = Tanh (a)  y = Mul (c, b) }""")
+    x, g = (np.linspace(a, 1, n, dtype=np.float32).reshape(3, -1) for a, n in ((-1, 12), (0.3, 6)))
+    found = run(onnxgrad.gradient(model, ["x", "w"], "y", per_sample=True), {"x": x, "y_grad": g})
+    one = onnxgrad.gradient(model, ["x", "w"], "y")
+    for i in range(3):
+        wanted = run(one, {"x": x[[i]], "y_grad": g[[i]]})
+        np.testing.assert_allclose(found["x_grad"][[i]], wanted["x_grad"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found["w_grad"][i], wanted["w_grad"], rtol=1e-5, atol=1e-6)

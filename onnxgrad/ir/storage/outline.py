@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, ValueInfoProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxgrad.errors import InputError, InternalError
 from onnxgrad.ir import domains
@@ -119,6 +119,14 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
             sparse.values.name = v.name
     _write_value_info(block, source, declared, graph)
     _strip(block, graph)
+
+
+def node_of(b: Binding) -> NodeProto:
+    """Returns the node of a binding, with its graphs as they are now."""
+    graph = GraphProto()
+    _write_binding(b, graph.node)
+    node: NodeProto = graph.node[0]
+    return node
 
 
 def _strip(block: BindingBlock, body: GraphProto | FunctionProto) -> None:
