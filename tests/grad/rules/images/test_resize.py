@@ -60,11 +60,11 @@ def test_axes_that_keep_their_size_cost_nothing(sizes: list[int]) -> None:
 
 def test_scales_that_an_exporter_joins() -> None:
     """Only the axes whose scale is not 1 are multiplied by weights; an empty batch runs too."""
-    model = parse("""g (float[N,2,3,4] x) => (float[N,2,6,4] y) {
-        a = Constant <value = float[2] {1, 1}> ()  b = Constant <value = float[2] {2, 1}> ()  s = Concat <axis = 0> (a, b)  y = Resize (x, , s) }""")
+    model = parse("""g (float[N,2,3,4] x) => (float[N,2,3,8] y) {
+        a = Constant <value = float[2] {1, 1}> ()  b = Constant <value = float[2] {1, 2}> ()  s = Concat <axis = 0> (a, b)  y = Resize (x, , s) }""")
     found = gradient(model, adjoint="input")
     assert [n.op_type for n in found.graph.node].count("Resize") == 2
-    feeds = {"x": np.zeros((0, 2, 3, 4), np.float32), "y_grad": np.zeros((0, 2, 6, 4), np.float32)}
+    feeds = {"x": np.zeros((0, 2, 3, 4), np.float32), "y_grad": np.zeros((0, 2, 3, 8), np.float32)}
     assert run(found, feeds)["x_grad"].shape == (0, 2, 3, 4)
 
 
