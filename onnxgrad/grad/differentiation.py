@@ -31,7 +31,7 @@ from onnxgrad.grad.sequences import zeros_of
 from onnxgrad.grad.stops import cut_off
 from onnxgrad.grad.straight_through import why_zero
 from onnxgrad.grad.targets import Target
-from onnxgrad.grad.weights.kept import kept
+from onnxgrad.grad.weights.kept import kept, note_of_decisive
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -175,6 +175,9 @@ def _walk(task: Prepared) -> Gradient:
     """Acts two: walks from the targets' adjoints back to the requested ones and returns those."""
     request, block = task.request, task.block
     notes = list(task.notes)
+    for text in note_of_decisive(task.program, task.requested_names):
+        notes.append(text)
+        warnings.warn(text, stacklevel=8)  # the caller of `onnxgrad.gradient`
     with emitting(block, share=True, made_by="gradient"):
         named = zip(task.targets, task.seed_names, strict=True)
         seeds = {v: _seed(v, request.adjoint, request.names.format(name)) for v, name in named}

@@ -115,7 +115,8 @@ def results(program: Program) -> dict[str, Step]:
 
 
 def note_equal(a: Var, b: Var) -> None:
-    """Records that two constants had equal elements, if a record is kept."""
+    """Records that two constants had equal elements, and that readers of `b` will read `a`."""
+    a.block.program.stand_ins.add(a.name)
     kept = a.block.program.derivations
     if kept is None:
         return

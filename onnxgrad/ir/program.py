@@ -111,6 +111,8 @@ class Program:
         self.edits = 0
         self.journal: Journal | None = None
         self.derivations: Derivations | None = None
+        # constants whose readers read an equal one before
+        self.stand_ins: set[str] = set()
         self.main = BindingBlock(self, proto.graph, self.opsets)
 
     @property

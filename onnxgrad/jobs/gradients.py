@@ -28,7 +28,7 @@ from onnxgrad.grad.differentiation import differentiate, fitting
 from onnxgrad.grad.finish import simplify
 from onnxgrad.grad.prepare import GradientRequest
 from onnxgrad.grad.targets import Target
-from onnxgrad.grad.weights.kept import final
+from onnxgrad.grad.weights.kept import final, forget_values
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, collector_paused, load_own, read
 from onnxgrad.ir.program import Program
@@ -308,6 +308,7 @@ def _sample(
             return report
     original = read(model)
     original.digests = found.program.digests  # the weights that are written are those checked
+    forget_values(original, found.values)
     allowed = names_among(proof.allow_empty, found.values, "allow_empty")
     refuse_strange(allowed, found)
     bounds, names = Bounds.of(proof.atol, proof.rtol, proof.metric), spread(found.values)

@@ -20,6 +20,7 @@ from onnxgrad.ir.types import type_to_proto
 from onnxgrad.jobs.growth import MOST_GROWTH, Grown, Merged
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.proving import original_of, runnable
+from onnxgrad.jobs.rebasing.values_used import note_values_used, reads_of
 from onnxgrad.laws.float16.convert import LAW
 from onnxgrad.options import providers_of
 from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
@@ -123,6 +124,7 @@ def optimize_program(
             left.enter_context(_ahead(program, options)) if ahead and prove and not each else None
         )
         recording = _recording(program) if rebasable else None
+        reads = reads_of(program)
         trace.derivations = None if recording is None else recording.derivations
         prover = ExactProver(program, trace) if exact else None
         results = _run(pipeline, program, trace, watch, options)
@@ -132,6 +134,12 @@ def optimize_program(
         singly = trace.report if isinstance(trace, EachTrace) else None
         proved = None if prover is None else prover.finish()
         done = Outcome(rewritten=program, passes=results, trace=trace, each=singly, exact=proved)
+        note_values_used(
+            program,
+            reads,
+            lambda: load_own(model),
+            lambda fresh, kept: pipeline.run(fresh, Trace(limit=limit, derivations=kept)),
+        )
         if recording is not None:
             halved = any(r.rule == LAW for r in trace.rewrites)
             done.record = recording.finish(rounded=trace.rounded, halved=halved)

@@ -6,13 +6,13 @@ the values of float initializers are therefore hidden: no rule and no law comput
 decides by them.
 
 One-element numbers of formulas (exponents, scales, epsilons) stay readable, because closed forms
-depend on them. The file's metadata names those that were read, and a later request to change one of
-them is refused.
+depend on them. The file's metadata names those that were read, and those weights of which
+`optimize` computed other constants, and a later request to change one of them is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -24,9 +24,11 @@ from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import option, some_of
 
 # the model's metadata with the names of the numbers that were read, separated by line breaks
 KEY = "onnxgrad.values_used"
+_SHOWN = 4
 
 _FINAL: ContextVar[bool] = ContextVar("onnxgrad_final", default=False)
 
@@ -62,9 +64,7 @@ def kept(program: Program, requested: Iterable[Var] = ()) -> Iterator[None]:
             v.hidden = False
         for v in numbers:
             v.reads = None
-        if read:
-            names = dict.fromkeys(values_used(program)) | read
-            program.metadata[KEY] = "\n".join(names)
+        use_values(program, read)
 
 
 def nested_weights(program: Program) -> list[Var]:
@@ -112,19 +112,54 @@ def _measures(v: Var) -> bool:
 
 
 def values_used(program: Program) -> list[str]:
-    """Returns the names of the numbers whose values decided the form of this file."""
+    """Returns the names of the initializers whose values decided the form of this file."""
     return program.metadata.get(KEY, "").split("\n") if program.metadata.get(KEY) else []
+
+
+def use_values(program: Program, names: Iterable[str]) -> None:
+    """Adds the names of initializers to those whose values decided the form of this file."""
+    found = dict.fromkeys([*values_used(program), *names])
+    if found:
+        program.metadata[KEY] = "\n".join(found)
+
+
+def forget_values(program: Program, names: Container[str]) -> None:
+    """Takes names away again: the user was told what a derivative by them is."""
+    left = [name for name in values_used(program) if name not in names]
+    program.metadata.pop(KEY, None)
+    use_values(program, left)
 
 
 def check_replaceable(program: Program, names: Collection[str], what: str) -> None:
     """Raises InputError if one of the initializers `names` decided the form of this file. `what`:
     the request, as a phrase such as "differentiating by".
     """
-    used = set(values_used(program))
-    for name in names:
-        if name in used and name in program.main.initializers:
-            raise InputError(
-                f"{what} '{name}' would be wrong: its value decided the form of this file when it "
-                f"was derived; name '{name}' in wrt of that derivation too, or begin with the "
-                "original model"
-            )
+    for name in _decisive(program, names)[:1]:
+        raise InputError(
+            f"{what} '{name}' would be wrong: its value decided the form of this file when it "
+            "was derived or optimised; begin with the original model, and name it in wrt of a "
+            f"derivation, or optimise with {_training_safe()}"
+        )
+
+
+def note_of_decisive(program: Program, names: Collection[str]) -> list[str]:
+    """Returns a note on those of the initializers `names` that decided the form of this file, if
+    there are any.
+    """
+    found = [f"'{name}'" for name in _decisive(program, names)]
+    if not found:
+        return []
+    return [
+        f"the values of {some_of(found, _SHOWN)} are in other constants of this file, too, or are "
+        "those of several weights: a derivative by them is not that of the original model; begin "
+        f"with that, or optimise it with {_training_safe()}"
+    ]
+
+
+def _decisive(program: Program, names: Collection[str]) -> list[str]:
+    used = set(values_used(program)) & program.main.initializers.keys()
+    return [name for name in names if name in used]
+
+
+def _training_safe() -> str:
+    return option("--preset training-safe", "preset='training-safe'")

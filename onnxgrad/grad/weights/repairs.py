@@ -19,6 +19,7 @@ from onnxgrad.grad.paths import edges, has_gradient, reaching
 from onnxgrad.grad.stops import Stop, find_stops
 from onnxgrad.grad.weights.copies import compare, find_copies, weights_of
 from onnxgrad.grad.weights.evidence import CONSTANT
+from onnxgrad.grad.weights.kept import forget_values, note_of_decisive
 from onnxgrad.grad.weights.sharing import Findings, Place, find_merged
 from onnxgrad.grad.wrt import Wrt, find_wrt
 from onnxgrad.ir.emission.emit import emitting
@@ -243,6 +244,9 @@ def tie(
         t = _pair(pair, weights, trained)
         tied.setdefault(t.copy, t)
     apply_tied(program, tied.values())
+    several = [name for name in trained if all(name != t.name for t in tied.values())]
+    notes += [Note(frozenset(several), text) for text in note_of_decisive(program, several)]
+    forget_values(program, trained)
     return [name for name in trained if name not in tied], tuple(tied.values()), notes
 
 
