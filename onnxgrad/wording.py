@@ -36,6 +36,7 @@ _KEYS = {
     "--allow-growth": "allow_growth = true",
     "--without": "without",
     "--passes": "passes",
+    "--preset": "preset =",
     "--target-opset": "target_opset",
     "--metric": "verify.metric",
     "--bind": "bind",

@@ -49,6 +49,21 @@ class Step:
 LITERAL = Step("literal", None)
 
 
+def operands_of(step: Step) -> list[Step]:
+    """The steps among the operands of a step."""
+    found: list[Step] = []
+    work: list[Any] = [*step.operands, *step.keywords.values()]
+    for v in work:  # grows
+        kind = type(v)
+        if kind is Step:
+            found.append(v)
+        elif kind is list or kind is tuple:
+            work += v
+        elif kind is dict:
+            work += v.values()
+    return found
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """A node that onnxruntime evaluated: `index` of its results, its dtype, and the opset."""

@@ -146,6 +146,7 @@ def untie(
         untied += back
         notes.append(_missing_note([u.name for u in back]))
     apply_untied(program, untied)
+    forget_values(program, {u.of for u in untied if u.of is not None})
     return tuple(untied), found, notes
 
 

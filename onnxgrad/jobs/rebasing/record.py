@@ -17,7 +17,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.ir.derivations import Held, Predicate, Step
+from onnxgrad.ir.derivations import Held, Predicate, Step, operands_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import to_proto
@@ -31,7 +31,7 @@ from onnxgrad.jobs.rebasing.outline import (
     initializers,
     set_by_optimize,
 )
-from onnxgrad.jobs.rebasing.steps import Decoder, Encoder, Values, operands_of, substituted
+from onnxgrad.jobs.rebasing.steps import Decoder, Encoder, Values, substituted
 from onnxgrad.version import __version__
 from onnxgrad.vocabulary import RECORD
 from onnxgrad.wording import option

@@ -16,7 +16,7 @@ import onnx
 from onnx import NodeProto
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.ir.derivations import Node, Step
+from onnxgrad.ir.derivations import Node, Step, operands_of
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.traced_arrays import STATIC
@@ -90,21 +90,6 @@ class Encoder:
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         raise NotProved(f"not rebasable: a step has an operand of type {type(value).__name__}")
-
-
-def operands_of(step: Step) -> list[Step]:
-    """The steps among the operands of a step."""
-    found: list[Step] = []
-    work: list[Any] = [*step.operands, *step.keywords.values()]
-    for v in work:  # grows
-        kind = type(v)
-        if kind is Step:
-            found.append(v)
-        elif kind is list or kind is tuple:
-            work += v
-        elif kind is dict:
-            work += v.values()
-    return found
 
 
 class Decoder:

@@ -12,12 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from onnxgrad.errors import NotProved
-from onnxgrad.grad.weights.kept import use_values
-from onnxgrad.ir.derivations import Derivations, Predicate, Step
+from onnxgrad.ir.derivations import Derivations, Predicate, Step, operands_of
 from onnxgrad.ir.origins import record, results
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
-from onnxgrad.jobs.rebasing.steps import operands_of
 
 Rewriting: TypeAlias = Callable[[Program, Derivations], object]
 
@@ -46,6 +44,8 @@ def note_values_used(
     changed = {n for n, count in known.items() if count != before[n] or n in program.stand_ins}
     if not changed:
         return
+    from onnxgrad.grad.weights.kept import use_values  # imports gradients
+
     fresh = again()
     kept = record(fresh)
     try:

@@ -226,7 +226,7 @@ def test_options_out_of_range(make: Any, words: str) -> None:
 
 
 def test_scores_that_do_not_fit() -> None:
-    with pytest.raises(InputError, match=r"one number per class, 3 of them, not an array .2,."):
+    with pytest.raises(InputError, match=r"one number per class, 3 of them, not an array .2."):
         with_loss(through({"z": ["N", 3]}), CrossEntropy(weight=[1, 2]))
     words = r"\[N,S,5\]: the size of axis 1 is open.*CrossEntropy\(axis=-1\).*\(axis=-2: axis 1"
     with pytest.raises(InputError, match=words):

@@ -220,7 +220,7 @@ def test_fit_counts_the_classes_and_reads_weights(
         (
             "cross_entropy{sample_weight=v}",
             "data.npz",
-            "the inputs are x: float32['N', 8], labels: int64['N'], v: float32",
+            "the inputs are x: float32[N, 8], labels: int64[N], v: float32",
         ),
     ):
         assert main([*order, loss_text, "--data", file]) == 2
