@@ -224,7 +224,7 @@ COMMANDS: dict[str, Command] = {
         "declarations.RunOptions",
     ),
     "inspect": Command(
-        "show a model's interface, operators, parameters and costs, or its graph as text",
+        "show a model's size, interface, operators, parameters and costs, or its graph as text",
         (("inspect model.onnx", "interface, operators, parameters"),
          ("inspect model.onnx --weights",
           "which constants are weights, and why the others are not")),

@@ -101,8 +101,9 @@ def on_disk(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
     if sum(arrays[name].nbytes for name in large) < _WORTH_A_FILE:
         return arrays
     found, begins = OnDisk(arrays), {}
-    for name in {*all_large}.difference(large):  # zeros need memory once they were read
-        found[name] = np.zeros(arrays[name].shape, arrays[name].dtype)
+    for name in {*all_large}.difference(large):  # one zero, seen many times
+        zero = np.zeros((), arrays[name].dtype)
+        found[name] = np.broadcast_to(zero, arrays[name].shape)
     try:
         with tempfile.TemporaryFile() as file:
             for name in large:

@@ -113,7 +113,7 @@ def calls() -> dict[str, list[str]]:
         "no such lift": ["lift", FILE, "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
         "lift": ["lift", "lifted.onnx", "--weights", name("v"), "--prepare", "k.onnx", "-o", "l.onnx", "-v"],
         "lora": ["lora", FILE, "--targets", name("w"), "--rank", "1", "-o", "a.onnx", "-v"],
-        "run": ["run", FILE, "--save", name("f"), "--json", "-"],
+        "run": ["run", FILE, "--save", f"{name('f')}.npz", "--json", "-"],
         "no such record": ["rebase", FILE, "--weights", "other.onnx", "-o", "w.onnx", "-v"],
         "no such matrix": ["lora", FILE, "--targets", name("z"), "-o", "a.onnx"],
         "reduce": ["reduce", FILE, "-o", "r.onnx", "--check", "false"],
