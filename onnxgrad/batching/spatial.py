@@ -15,6 +15,7 @@ from onnxgrad.batching.site import Site
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.symbolic_shapes import ML
+from onnxgrad.ir.type_inference.window_shapes import floats_of
 
 SAMPLES = (
     "Conv ConvTranspose MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool "
@@ -65,9 +66,11 @@ def _keeps_samples(at: Site) -> bool:
         return at.attr("keep_aspect_ratio_policy", "stretch") in ("stretch", b"stretch")
     place = 2 if at.op == "Resize" and at.version >= 11 else 1
     scales = at.operand(place)
-    found = at.attr("scales") if scales is None else scales.const
-    # onnxruntime accepts scales of any rank
-    return found is not None and [*np.ravel(found)[:1]] == [1.0]
+    if scales is None:
+        found = at.attr("scales")
+    else:  # onnxruntime accepts scales of any rank
+        found = floats_of(scales) if scales.const is None else scales.const.ravel()
+    return found is not None and [*found[:1]] == [1.0]
 
 
 @in_place("LSTM GRU RNN")
