@@ -96,14 +96,10 @@ def on_disk(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
     """Moves large arrays into a temporary file without a name. Returns `arrays` if they are small,
     or if there is no room for the file.
     """
-    all_large = [k for k, a in arrays.items() if a.nbytes >= _LARGE]
-    large = [name for name in all_large if not is_zeros(arrays[name])]
+    large = [k for k, a in arrays.items() if a.nbytes >= _LARGE and not is_zeros(a)]
     if sum(arrays[name].nbytes for name in large) < _WORTH_A_FILE:
         return arrays
     found, begins = OnDisk(arrays), {}
-    for name in {*all_large}.difference(large):  # one zero, seen many times
-        zero = np.zeros((), arrays[name].dtype)
-        found[name] = np.broadcast_to(zero, arrays[name].shape)
     try:
         with tempfile.TemporaryFile() as file:
             for name in large:
