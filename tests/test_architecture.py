@@ -72,7 +72,6 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     # declarations are read for `--help`, and blame runs models
     ("jobs/keywords.py", "onnxgrad.verify.blame.blamed"),
     # `optimize` neither converts, nor opens dimensions, nor writes a page, unless it is told to
-    ("jobs/rebasing/values_used.py", "onnxgrad.grad.weights.kept.use_values"),
     ("jobs/surgery/edit.py", "onnxgrad.grad.weights.kept.check_replaceable"),
     ("jobs/around_passes.py", "onnxgrad.jobs.float16.float16"),
     ("jobs/surgery/edit.py", "onnxgrad.train.modes.Modes"),

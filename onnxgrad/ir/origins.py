@@ -4,7 +4,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -20,6 +20,8 @@ from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
 
+# the model's metadata with the names of the numbers that were read, separated by line breaks
+VALUES_USED = "onnxgrad.values_used"
 # dtypes of sizes, indices and branches
 _FIXED = (TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING)
 # operators that read int32 as a quantised bias or zero point
@@ -167,3 +169,23 @@ def _of_node(b: Binding, index: int, operands: Sequence[Any]) -> Step:
     node.output[:] = [f"o{i}" if v is not None else "" for i, v in enumerate(b.outputs)]
     dtype, opset = 0 if out is None else out.dtype, b.block.opsets.get("", 0)
     return Step("node", Node(node, index, dtype, opset), operands)
+
+
+def values_used(program: Program) -> list[str]:
+    """Returns the names of the initializers whose values decided the form of this file."""
+    names = program.metadata.get(VALUES_USED)
+    return names.split("\n") if names else []
+
+
+def use_values(program: Program, names: Iterable[str]) -> None:
+    """Adds the names of initializers to those whose values decided the form of this file."""
+    found = dict.fromkeys([*values_used(program), *names])
+    if found:
+        program.metadata[VALUES_USED] = "\n".join(found)
+
+
+def forget_values(program: Program, names: Container[str]) -> None:
+    """Takes names away again: the user was told what a derivative by them is."""
+    left = [name for name in values_used(program) if name not in names]
+    program.metadata.pop(VALUES_USED, None)
+    use_values(program, left)

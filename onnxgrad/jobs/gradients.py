@@ -28,9 +28,10 @@ from onnxgrad.grad.differentiation import differentiate, fitting
 from onnxgrad.grad.finish import simplify
 from onnxgrad.grad.prepare import GradientRequest
 from onnxgrad.grad.targets import Target
-from onnxgrad.grad.weights.kept import final, forget_values
+from onnxgrad.grad.weights.kept import final
 from onnxgrad.grad.wrt import Wrt
 from onnxgrad.ir.load import ModelLike, collector_paused, load_own, read
+from onnxgrad.ir.origins import forget_values
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.types import FLOAT_DTYPES, is_static

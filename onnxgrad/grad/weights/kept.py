@@ -12,7 +12,7 @@ depend on them. The file's metadata names those that were read, and those weight
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -21,13 +21,12 @@ from onnxgrad.grad.weights.decision import decide
 from onnxgrad.grad.weights.readers import is_one
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.operator_index import blocks_in
+from onnxgrad.ir.origins import use_values, values_used
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
 from onnxgrad.wording import option, some_of
 
-# the model's metadata with the names of the numbers that were read, separated by line breaks
-KEY = "onnxgrad.values_used"
 _SHOWN = 4
 
 _FINAL: ContextVar[bool] = ContextVar("onnxgrad_final", default=False)
@@ -109,25 +108,6 @@ _MEASURES = {"Resize": (1, 2), "Upsample": (1,)}
 
 def _measures(v: Var) -> bool:
     return any(not b.domain and set(b.places(v)) <= set(_MEASURES.get(b.op, ())) for b in v.users)
-
-
-def values_used(program: Program) -> list[str]:
-    """Returns the names of the initializers whose values decided the form of this file."""
-    return program.metadata.get(KEY, "").split("\n") if program.metadata.get(KEY) else []
-
-
-def use_values(program: Program, names: Iterable[str]) -> None:
-    """Adds the names of initializers to those whose values decided the form of this file."""
-    found = dict.fromkeys([*values_used(program), *names])
-    if found:
-        program.metadata[KEY] = "\n".join(found)
-
-
-def forget_values(program: Program, names: Container[str]) -> None:
-    """Takes names away again: the user was told what a derivative by them is."""
-    left = [name for name in values_used(program) if name not in names]
-    program.metadata.pop(KEY, None)
-    use_values(program, left)
 
 
 def check_replaceable(program: Program, names: Collection[str], what: str) -> None:

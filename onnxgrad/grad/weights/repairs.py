@@ -19,11 +19,12 @@ from onnxgrad.grad.paths import edges, has_gradient, reaching
 from onnxgrad.grad.stops import Stop, find_stops
 from onnxgrad.grad.weights.copies import compare, find_copies, weights_of
 from onnxgrad.grad.weights.evidence import CONSTANT
-from onnxgrad.grad.weights.kept import forget_values, note_of_decisive
+from onnxgrad.grad.weights.kept import note_of_decisive
 from onnxgrad.grad.weights.sharing import Findings, Place, find_merged
 from onnxgrad.grad.wrt import Wrt, find_wrt
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.origins import forget_values
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.types import Array, numpy_dtype

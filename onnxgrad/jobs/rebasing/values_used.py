@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.derivations import Derivations, Predicate, Step, operands_of
-from onnxgrad.ir.origins import record, results
+from onnxgrad.ir.origins import record, results, use_values
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 
@@ -44,8 +44,6 @@ def note_values_used(
     changed = {n for n, count in known.items() if count != before[n] or n in program.stand_ins}
     if not changed:
         return
-    from onnxgrad.grad.weights.kept import use_values  # imports gradients
-
     fresh = again()
     kept = record(fresh)
     try:

@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxgrad
 from onnxgrad import InputError
-from onnxgrad.grad.weights.kept import KEY
+from onnxgrad.ir.origins import VALUES_USED as KEY
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 

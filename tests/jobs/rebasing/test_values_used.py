@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad.errors import InputError
-from onnxgrad.grad.weights.kept import KEY
+from onnxgrad.ir.origins import VALUES_USED as KEY
 from onnxgrad.vocabulary import PRESETS
 from tests.helpers import parse
 
