@@ -117,7 +117,7 @@ class RuleWarning(UserWarning):
 
 class RunWarning(UserWarning):
     """A training run continues with other options than those of its checkpoint, or ignores an array
-    of its data that nothing reads; or an option has its former name.
+    of its data that nothing reads.
     """
 
 

@@ -17,7 +17,6 @@ import os
 import sys
 import types
 import typing
-import warnings
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,7 +33,7 @@ from typing import (
     get_origin,
 )
 
-from onnxgrad.errors import InputError, RunWarning
+from onnxgrad.errors import InputError
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import perhaps
 
@@ -414,23 +413,6 @@ class Declared(ABCMeta):
                 if name not in known:
                     raise unknown_keyword(cls.__name__, name, known)
         return super().__call__(*args, **options)
-
-
-# former names of options; 0.2 refuses them
-FORMER = {"legs": "checks", "--leg": "--check", "verify.legs": "verify.checks"}
-
-
-def todays_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options with their present names. Warns of each former name."""
-    return {todays_name(name): value for name, value in given.items()}
-
-
-def todays_name(name: str) -> str:
-    """Returns the present name of an option, after a warning if this is its former name."""
-    if name not in FORMER:
-        return name
-    warnings.warn(f"{name} is now {FORMER[name]}", RunWarning, stacklevel=4)
-    return FORMER[name]
 
 
 def unknown_keyword(owner: str, name: str, known: Iterable[str]) -> InputError:

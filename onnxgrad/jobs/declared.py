@@ -29,12 +29,10 @@ from typing import (
 
 from onnxgrad.errors import InputError
 from onnxgrad.options import (
-    FORMER,
     check_fields,
     checked,
     described,
     kinds_of,
-    todays_name,
     unknown_keyword,
 )
 
@@ -283,16 +281,6 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Declaration]) -> None:
         if o.flag is not None:
             given = {**_argument(o), "dest": o.name, "default": argparse.SUPPRESS}
             group_of(parser, o.title).add_argument(o.flag, help=_shell_help(o), **given)
-            for name in (former for former, present in FORMER.items() if present == o.flag):
-                parser.add_argument(name, help=argparse.SUPPRESS, **{**given, "action": _Former})
-
-
-class _Former(argparse._AppendAction):
-    """The former name of a flag that may repeat."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        todays_name(str(option))
-        super().__call__(parser, namespace, values, option)
 
 
 def _shell_help(o: Option) -> str | None:

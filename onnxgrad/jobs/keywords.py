@@ -17,7 +17,6 @@ from onnxgrad.options import (
     called,
     check_argument,
     resolved,
-    todays_names,
     unknown_keyword,
 )
 
@@ -37,7 +36,6 @@ def from_keywords(cls: type[Declaration]) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def calling(*args: Any, **keywords: Any) -> Any:
-            keywords = todays_names(keywords)
             for name in keywords:
                 if name not in known:
                     raise unknown_keyword(owner, name, known)

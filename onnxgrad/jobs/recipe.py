@@ -81,7 +81,7 @@ from onnxgrad.jobs.requirements import (
     within_tolerance,
 )
 from onnxgrad.jobs.surgery.constant_values import is_file
-from onnxgrad.options import checked, several, todays_names
+from onnxgrad.options import checked, several
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.running.runtimes import programs
@@ -326,9 +326,6 @@ def _flat(table: Any, where: str, folder: Path, others: Iterable[str] = ()) -> d
         if not isinstance(table.get(name, {}), dict):
             raise InputError(f"{where}: '{name}' must be a table")
         flat.update((f"{name}.{k}", v) for k, v in table.get(name, {}).items())
-    required = flat.get("require")
-    flat |= {"require": todays_names(required)} if isinstance(required, dict) else {}
-    flat = todays_names(flat)
     known = {**OPTIONS, **GATES}
     flat = {key: _checked(key, value, known, where, others) for key, value in flat.items()}
     try:

@@ -203,7 +203,7 @@ def _packed(stack: Var, v: Var) -> Var:
     if v.rank == 2:
         turned = op.Transpose(stack, perm=[1, 0, 2])
         return op.Reshape(turned, joined([sizes_of(v, 0, 1), _REST]))
-    flat = stack if v.rank == 1 else op.Reshape(stack, joined([_REST, count_of(v, 0)]))
+    flat = stack if v.rank == 1 else op.Reshape(stack, joined([_REST, count_of(v)]))
     return op.Transpose(flat, perm=[1, 0])
 
 

@@ -38,22 +38,22 @@ def evaluated(
     counts: dict[str, int] = {}
     loss = [np.zeros(2) for _ in step.manifest.sums]
     kept: dict[str, Array] = {}
+    read = False
     scores = {name: metric for name, metric in metrics.items() if isinstance(metric, Score)}
-    for outputs, given, size in _run(session, step, weights, batches, more=bool(metrics)):
-        found = {"loss": (float(outputs[step.manifest.loss]), size)}
+    for outputs, given in _run(session, step, weights, batches, more=bool(metrics)):
+        read = True
         for total, part in zip(loss, step.manifest.sums, strict=True):
             below = 0.0 if part.denominator is None else float(outputs[part.denominator])
             total += float(outputs[part.numerator]), below
-        found |= {k: metric(outputs, given) for k, metric in metrics.items() if k not in scores}
+        found = {k: metric(outputs, given) for k, metric in metrics.items() if k not in scores}
         _add(kept, scores, outputs, given)
         for name, (value, count) in found.items():
             sums[name] = sums.get(name, 0.0) + value * count
             counts[name] = counts.get(name, 0) + count
-    if not counts:
+    if not read:
         raise InputError("the data to evaluate on has no batches")
     means = {name: sums[name] / max(counts[name], 1) for name in sums}
-    if loss:  # steps of format 2 have none
-        means["loss"] = sum(map(_over, loss, step.manifest.sums))
+    means["loss"] = sum(map(_over, loss, step.manifest.sums))
     values = {name: score.value(kept[name]) for name, score in scores.items()}
     return {name: {**means, **values}[name] for name in ("loss", *metrics)}
 
@@ -79,7 +79,7 @@ def tables(
     as `evaluated` does.
     """
     kept: dict[str, Array] = {}
-    for outputs, given, _ in _run(session, step, weights, batches, more=True):
+    for outputs, given in _run(session, step, weights, batches, more=True):
         _add(kept, scores, outputs, given)
     return kept
 
@@ -99,8 +99,8 @@ def _run(
     batches: Iterable[Batch],
     *,
     more: bool,
-) -> Iterator[tuple[dict[str, Array], _Noting, int]]:
-    """Yields outputs, arrays and size of each batch. more: a batch may have arrays that are no
+) -> Iterator[tuple[dict[str, Array], _Noting]]:
+    """Yields outputs and arrays of each batch. more: a batch may have arrays that are no
     inputs, if the receiver reads them.
     """
     inputs = step.manifest.of_role("batch")
@@ -112,9 +112,8 @@ def _run(
         feeds = checked({k: v for k, v in batch.items() if k not in beside}, inputs, rows)
         with refusing(feeds, rows):
             outputs = dict(zip(names, session.run(names, {**feeds, **weights}), strict=True))
-        size = len(next(iter(feeds.values()))) if next(iter(feeds.values())).ndim else 1
         given = _Noting({**feeds, **{name: np.asarray(a) for name, a in beside.items()}})
-        yield outputs, given, size
+        yield outputs, given
         if not given.read.issuperset(beside):
             checked(batch, inputs)  # raises for the array that is not an input
 

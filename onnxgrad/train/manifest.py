@@ -21,7 +21,6 @@ from onnxgrad.train.losses.sums import Sums
 from onnxgrad.wording import perhaps, printable_json
 
 VERSION = 3
-OLDEST = 2  # without `sums` and `divisor`
 SCHEMA = Path(__file__).with_name("manifest.schema.json")
 # the keys that name files with graphs
 GRAPHS = ("train", "eval", "predict", "update")
@@ -211,11 +210,10 @@ class Manifest:
                 f"{where} is not the manifest of a training step: 'format' must be '{_FORMAT}'"
             )
         version = checked(int, read.get("version"), f"{where}: 'version'")
-        if not OLDEST <= version <= VERSION:
+        if version != VERSION:
             what = "install a newer one" if version > VERSION else "build the step again"
             raise InputError(
-                f"{where} is of version {version}, this onnxgrad reads versions {OLDEST} to "
-                f"{VERSION}: {what}"
+                f"{where} is of version {version}, this onnxgrad reads version {VERSION}: {what}"
             )
         _refuse_null(read, where)
         if lacking := [key for key in _SCHEMA["required"] if key not in read]:
@@ -228,7 +226,7 @@ class Manifest:
         repairs = _repairs(
             checked(Mapping[str, Any], read.pop("repairs", {}), f"{where}: 'repairs'"), where
         )
-        listed = checked(list[Any], read.pop("sums", []), f"{where}: 'sums'")
+        listed = checked(list[Any], read.pop("sums"), f"{where}: 'sums'")
         sums = tuple(_built(Sums, e, f"{where}: sums[{i}]") for i, e in enumerate(listed))
         read |= {key: _with_none(read[key]) for key in ("optimizer", "groups") if key in read}
         found = _built(

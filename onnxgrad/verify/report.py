@@ -129,11 +129,6 @@ class Report(Plain):
         return self.ok
 
     @property
-    def legs(self) -> Mapping[str, Check]:
-        """The former name of `checks`, until 0.2."""
-        return self.checks
-
-    @property
     def worst(self) -> Difference | None:
         """The difference that fails most, or comes nearest to failing."""
         return worst(self.differences)

@@ -97,7 +97,7 @@ def test_what_is_damaged_is_said(program: Path, tmp_path: Path) -> None:
         },
         manifest: {
             text[:100].encode(): "no JSON",
-            text.replace('"version": 3', '"version": 4').encode(): "another version than 2 or 3",
+            text.replace('"version": 3', '"version": 4').encode(): "another version than 3",
             text.replace("training step", "cake").encode(): "is of no training step",
             text.replace('"accumulate": 2', '"accumulate": 3').encode(): "an array has no row 20",
             text.replace('"train.onnx",', '"none.onnx",', 1).encode(): "none.onnx",

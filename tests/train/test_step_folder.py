@@ -87,8 +87,8 @@ def test_the_manifest_says_what_feeds_what(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 4}, "of version 4, this onnxgrad reads versions 2 to 3: install a newer one"),
-        ({"version": 1}, "of version 1, this onnxgrad reads versions 2 to 3: build the step again"),
+        ({"version": 4}, "of version 4, this onnxgrad reads version 3: install a newer one"),
+        ({"version": 2}, "of version 2, this onnxgrad reads version 3: build the step again"),
         ({"format": "cake"}, "not the manifest of a training step"),
         ({"inputs": {"batch": [{"name": "x"}]}}, "damaged"),
         ({"inputs": {"bach": []}}, "'bach' is unknown"),

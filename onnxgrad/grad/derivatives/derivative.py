@@ -122,9 +122,9 @@ def sizes_of(v: Var, start: int, end: int | None) -> Any:
     return op.Shape(v, start=start, end=end)
 
 
-def count_of(v: Var, start: int) -> Any:
-    """Returns the number of elements along the axes from `start` on, as a vector of length 1."""
-    sizes = sizes_of(v, start, None)
+def count_of(v: Var) -> Any:
+    """Returns the number of elements, as a vector of length 1."""
+    sizes = sizes_of(v, 0, None)
     if isinstance(sizes, np.ndarray):
         return np.array([sizes.prod()], np.int64)
     return op.ReduceProd(sizes, keepdims=1)

@@ -42,7 +42,7 @@ def hessians(
         for unit, column in inputs.items():
             stacks = products(block, inputs, unit, made)
             for row, stack in zip(made.values(), stacks, strict=True):
-                flat = op.Reshape(stack, joined([count_of(column, 0), count_of(row, 0)]))
+                flat = op.Reshape(stack, joined([count_of(column), count_of(row)]))
                 shape = joined([sizes_of(v, 0, None) for v in (row, column)])
                 both = op.Reshape(op.Transpose(flat, perm=[1, 0]), shape)
                 if row.shape is not None and column.shape is not None:

@@ -154,7 +154,7 @@ def _columns(block: BindingBlock, moved: Derivative, result: str) -> dict[str, V
         for name, given in inputs.items():
             x = values[name]
             (stack,) = products(block, zeros, given, {values[moved.results[result]]: target})
-            flat = op.Reshape(stack, joined([count_of(x, 0), count_of(target, 0)]))
+            flat = op.Reshape(stack, joined([count_of(x), count_of(target)]))
             found[name] = _whole(op.Transpose(flat, perm=[1, 0]), target, x)
     return found
 
@@ -171,7 +171,7 @@ def products(
     block.schedule()
     following = depending_on(block, inputs)
     like_ = inputs[unit]
-    count = joined([count_of(like_, 0)])
+    count = joined([count_of(like_)])
     steps = op.Range(np.int64(0), op.Squeeze(count, [0]), np.int64(1))
     others: dict[Var, Var | None] = {v: zeros_like(x) for v, x in inputs.items() if v is not unit}
     if _is_small(following, like_):
@@ -210,7 +210,7 @@ def _at_once(
     """
     steps, before = mapping[unit], set(block.bindings)
     hot = op.Cast(op.Equal(op.Unsqueeze(steps, [1]), op.Unsqueeze(steps, [0])), to=like_.dtype)
-    every = op.Reshape(hot, joined([count_of(like_, 0), sizes_of(like_, 0, None)]))
+    every = op.Reshape(hot, joined([count_of(like_), sizes_of(like_, 0, None)]))
     row = op.Identity(every)
     row.type = like_.type
     mapped = {**mapping, unit: row}

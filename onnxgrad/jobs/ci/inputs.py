@@ -136,11 +136,6 @@ def _plain(value: Any) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-def _without_values(operators: Mapping[str, str]) -> dict[str, list[str]]:
-    """Returns the number and the digest of each operator; older locks have no more."""
-    return {name: line.split(" ", 2)[:2] for name, line in operators.items()}
-
-
 def _connections(model: ModelProto) -> str:
     """Returns a digest of operators and connections; new names of values do not change it."""
     numbers: dict[str, int] = {"": -1}
@@ -173,18 +168,12 @@ class Changed:
     errors: tuple[str, ...] = ()
 
 
-def changed(
-    before: Input | None, after: Input, now: tuple[ModelProto, Path | None], old: str
-) -> Changed:
-    """Returns what changed between two records; `before` is None if the lock has none. `now` is the
-    new model with the folder of its external data, `old` the file of the former result: where it
-    holds the former weights, they are compared element by element.
+def changed(before: Input, after: Input, now: tuple[ModelProto, Path | None], old: str) -> Changed:
+    """Returns what changed between two records. `now` is the new model with the folder of its
+    external data, `old` the file of the former result: where it holds the former weights, they are
+    compared element by element.
     """
-    if before is None:
-        return Changed(_NO_RECORD)
-    same_graph = before.graph == after.graph and _without_values(
-        before.operators
-    ) == _without_values(after.operators)
+    same_graph = before.graph == after.graph and before.operators == after.operators
     pairs, gone, new = _paired(before.weights, after.weights)
     moved = [_Moved(*pair) for pair in pairs if pair[1].digest != pair[2].digest]
     moved.sort(key=lambda m: -m.size)
@@ -263,7 +252,6 @@ class _Moved:
             yield f"{self.name}: {rows} became all zero"
 
 
-_NO_RECORD = "the input changed, and the lock has no record of its weights"
 _USABLE = "no value became NaN or infinite, nothing all zero"
 _NAMED = 4  # weights in one line
 _ACCEPT = f'; weights = "{MAY_CHANGE}" accepts that'
@@ -286,7 +274,6 @@ def hold_weights(
         return (replace(held, held=False, why=WITHOUT_BASELINE),)
     names = [c.what.partition(".")[2] for c in seen.changes if c.what.startswith("weights.")]
     why = f"weights changed: {first_of(names, _NAMED)}" if names else ""
-    why = _NO_RECORD if seen.summary == _NO_RECORD else why
     return (replace(held, held=not why, why=why),)
 
 
@@ -299,7 +286,6 @@ def hold_nodes(required: Mapping[str, Any], seen: Changed, updating: bool) -> tu
         return ()
     nodes = [change for change in seen.changes if change.what.startswith("nodes")]
     why = f"the input changed: {next(_headings(nodes))}" if nodes else ""
-    why = _NO_RECORD if seen.summary == _NO_RECORD else why
     return (Held("nodes", str(bound), None, None, False, why),) if why else ()
 
 
@@ -362,13 +348,15 @@ def _text(weight: Weight, other: Weight, since: Weight | None = None) -> str:
 def _described(before: Input, after: Input) -> Iterator[Change]:
     """Yields the changes of the interface, nodes, opsets and producer."""
     yield from _interface(before, after)
-    marks = [_without_values(i.operators) for i in (before, after)]
-    counts = [{name: int(mark[0]) for name, mark in found.items()} for found in marks]
+    counts = [
+        {name: int(line.split(" ", 1)[0]) for name, line in i.operators.items()}
+        for i in (before, after)
+    ]
     for name in sorted({*before.operators, *after.operators}):
         old, new = (found.get(name) for found in counts)
         if old != new:
             yield Change(f"nodes.{name}", old, new)
-        elif marks[0][name] != marks[1][name]:
+        elif before.operators[name] != after.operators[name]:
             lines = (i.operators[name].split(" ", 2)[2:] for i in (before, after))
             was, now = ("".join(line) for line in lines)
             told = was != now

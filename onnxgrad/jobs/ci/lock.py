@@ -64,12 +64,12 @@ class Lock:
         return printable_json(data) + "\n"
 
     def _entry(self, name: str) -> dict[str, Any]:
-        found = {"sha256": self.digests.get(name, ""), **self.models[name].to_dict()}
-        if name in self.accepted:
-            found["accepted"] = asdict(self.accepted[name])
-        if name in self.inputs:
-            found["input"] = self.inputs[name].to_dict()
-        return found
+        return {
+            "sha256": self.digests[name],
+            **self.models[name].to_dict(),
+            "accepted": asdict(self.accepted[name]),
+            "input": self.inputs[name].to_dict(),
+        }
 
 
 def read(path: Path) -> Lock | None:
@@ -106,8 +106,8 @@ def read(path: Path) -> Lock | None:
         {name: entry.of("sha256", str) for name, entry in entries.items()},
         whole.of("recipe", str),
         whole.of("onnxgrad", str),
-        {name: entry.input() for name, entry in entries.items() if "input" in entry.entry},
-        {name: entry.accepted() for name, entry in entries.items() if "accepted" in entry.entry},
+        {name: entry.input() for name, entry in entries.items()},
+        {name: entry.accepted() for name, entry in entries.items()},
     )
 
 

@@ -249,12 +249,12 @@ def _compare_input(job: Job, outcome: ModelOutcome, program: Program) -> None:
     """Records the content of the input, and what changed since the lock. Raises _Replaced if the
     recipe refuses that.
     """
-    same = job.baseline is not None and outcome.digest == job.digest
     seen = Changed()
-    outcome.input = (job.former if same else None) or input_of(
-        program.proto, program.folder, outcome.given
-    )
-    if job.baseline is not None and not same:
+    if job.former is not None and outcome.digest == job.digest:
+        outcome.input = job.former
+    else:
+        outcome.input = input_of(program.proto, program.folder, outcome.given)
+    if job.former is not None and outcome.input is not job.former:
         now = program.proto, program.folder
         seen = changed(job.former, outcome.input, now, job.output or "")
         outcome.input_summary, outcome.input_changes = seen.summary, seen.changes

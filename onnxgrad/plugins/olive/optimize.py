@@ -22,7 +22,6 @@ from onnxgrad.ir.storage.external_data import outside
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.declared import config_of, json_type
 from onnxgrad.jobs.optimize import optimize
-from onnxgrad.options import todays_names
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import did_you_mean
 
@@ -78,7 +77,6 @@ def _known(options: Any) -> Any:
     """Returns the options. Raises ValueError for an unknown one, which Olive would silently
     drop.
     """
-    options = todays_names(options)
     for name in options:
         if name not in OPTIONS:
             near = did_you_mean(name, OPTIONS, f"there are {', '.join(OPTIONS)}")

@@ -150,9 +150,8 @@ class Training {
     manifest = Json::parse(read_file(folder_ / "manifest.json"));
     if (manifest.text_or("format", "") != "onnxgrad training step")
       throw std::runtime_error("manifest.json is of no training step");
-    const int64_t version = manifest.whole("version", 0);
-    if (version != 2 && version != 3)
-      throw std::runtime_error("manifest.json is of another version than 2 or 3");
+    if (manifest.whole("version", 0) != 3)
+      throw std::runtime_error("manifest.json is of another version than 3");
     for (const auto& [role, inputs] : manifest.at("inputs").members)
       for (const Json& input : inputs.items)
         if (input.find("next")) carried_.push_back(input);

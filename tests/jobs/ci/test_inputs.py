@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import onnxgrad
-from onnxgrad.jobs.ci.inputs import Changed, Input, changed, input_of
+from onnxgrad.jobs.ci.inputs import Changed, changed, input_of
 from onnxgrad.jobs.ci.outcome import CiReport, ModelOutcome
 from onnxgrad.results import in_form
 from tests.helpers import parse
@@ -126,14 +125,9 @@ def test_changes_are_shown_with_norms_and_values() -> None:
     relu = node("ThresholdedRelu", lambda n: setattr(n.attribute[0], "f", 0.2))
     (attribute,) = seen(relu).changes
     assert (attribute.before, attribute.after) == ("alpha=0.1", "alpha=0.2")
-    older = input_of(model(), None)  # an older lock has no values
-    bare = {name: " ".join(line.split(" ")[:2]) for name, line in older.operators.items()}
-    (attribute,) = changed(
-        replace(older, operators=bare), input_of(relu, None), (relu, None), ""
-    ).changes
-    assert (attribute.before, attribute.after) == ("as locked", "alpha=0.2")
-    same = changed(replace(older, operators=bare), older, (model(), None), "")
-    assert same.changes == ()
+    near = node("ThresholdedRelu", lambda n: setattr(n.attribute[0], "f", 0.1 + 1e-8))
+    (attribute,) = seen(near).changes  # the same in 7 digits
+    assert (attribute.before, attribute.after) == ("as locked", "other attributes")
     other = seen(node("ThresholdedRelu", lambda n: setattr(n, "op_type", "Relu"))).changes
     assert [(c.what, c.before, c.after) for c in other] == [
         ("nodes.Relu", None, 1),
@@ -189,13 +183,6 @@ def test_weights_that_must_stay(tmp_path: Path) -> None:
     bad = only(run(tmp_path, model(threshold=[0.7], bias=[6, 5, 4, 3, 2, 1]), held))
     assert bad.status == "failed" and "weights changed: threshold, bias" in bad.error
     assert run(tmp_path, model(threshold=[0.7]), held, update=True).ok
-    lock = json.loads((tmp_path / "r.lock.json").read_text())
-    del lock["models"]["m.onnx"]["input"]  # of an older version
-    (tmp_path / "r.lock.json").write_text(json.dumps(lock))
-    assert run(tmp_path, model(threshold=[0.7]), held).ok
-    unknown = only(run(tmp_path, model(), held))
-    assert unknown.exit_code == 1 and "no record of its weights" in unknown.error
-    assert "no record of its weights" in only(run(tmp_path, model())).input_summary
 
 
 def test_outputs_that_became_infinite(tmp_path: Path) -> None:
@@ -212,11 +199,6 @@ def test_outputs_that_became_infinite(tmp_path: Path) -> None:
     free = 'require = { weights = "may change" }\n' + recipe
     assert run(tmp_path, shifted(-0.5), free, update=True).ok
     assert run(tmp_path, shifted(-0.5), recipe).ok
-
-
-def test_without_a_record() -> None:
-    now = model()
-    assert "no record" in changed(None, Input(), (now, None), "").summary
 
 
 PROVED = '[verify]\nchecks = ["onnxruntime"]\n[ci]\nmodels = ["m.onnx"]\n'

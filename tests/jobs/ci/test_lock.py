@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.ci.inputs import Change
-from onnxgrad.jobs.ci.lock import Lock, NewerLock, changes, read, settled, write
+from onnxgrad.jobs.ci.inputs import Change, Input
+from onnxgrad.jobs.ci.lock import Accepted, Lock, NewerLock, changes, read, settled, write
 from onnxgrad.jobs.requirements import Facts, Latency
 
 FACTS = Facts(
@@ -29,25 +29,36 @@ FACTS = Facts(
 )
 
 
+def lock_of(models: dict[str, Facts], **others: Any) -> Lock:
+    """A lock that accepted these facts."""
+    return Lock(
+        models,
+        dict.fromkeys(models, "1f"),
+        inputs=dict.fromkeys(models, Input(producer="here")),
+        accepted=dict.fromkeys(models, Accepted("key")),
+        **others,
+    )
+
+
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
-    models, digests = {"b.onnx": FACTS, "a.onnx": FACTS}, {"a.onnx": "1f", "b.onnx": ""}
-    path, lock = tmp_path / "lock.json", Lock(models, digests, "ci/onnxgrad.toml", "0.0.9")
+    models = {"b.onnx": FACTS, "a.onnx": FACTS}
+    path = tmp_path / "lock.json"
+    lock = lock_of(models, recipe="ci/onnxgrad.toml", made_by="0.0.9")
     assert read(path) is None
     write(path, lock)
     assert read(path) == lock
     assert list(json.loads(path.read_text())["models"]) == ["a.onnx", "b.onnx"]
-    bare = Lock(
-        {"a.onnx": replace(FACTS, worst=None, latency=None, memory=None, memory_on=None)},
-        {"a.onnx": ""},
+    bare = lock_of(
+        {"a.onnx": replace(FACTS, worst=None, latency=None, memory=None, memory_on=None)}
     )
     write(path, bare)
     assert read(path) == bare and [p.name for p in tmp_path.iterdir()] == ["lock.json"]
 
 
 def test_the_same_facts_are_the_same_bytes(tmp_path: Path) -> None:
-    one = Lock({"a": FACTS, "b": FACTS}).to_json()
+    one = lock_of({"a": FACTS, "b": FACTS}).to_json()
     swapped = replace(FACTS, operators={"Relu": 1, "Gemm": 2})
-    assert Lock({"b": FACTS, "a": swapped}).to_json() == one and one.endswith("}\n")
+    assert lock_of({"b": FACTS, "a": swapped}).to_json() == one and one.endswith("}\n")
 
 
 Edit = Callable[[dict[str, Any]], object]
@@ -65,6 +76,8 @@ Edit = Callable[[dict[str, Any]], object]
         (lambda d: d.pop("models"), "'models' is missing"),
         (lambda d: d.pop("recipe"), "'recipe' is missing"),
         (lambda d: d["models"]["a"].pop("sha256"), "a: 'sha256' is missing"),
+        (lambda d: d["models"]["a"].pop("input"), "a: 'input' is missing"),
+        (lambda d: d["models"]["a"].pop("accepted"), "a: 'accepted' is missing"),
         (lambda d: d.update(models=[]), "'models' cannot be []"),
         (lambda d: d["models"].update(a=3), "a is not an object"),
         (lambda d: d["models"]["a"].pop("bytes"), "a: 'bytes' is missing"),
@@ -78,7 +91,7 @@ Edit = Callable[[dict[str, Any]], object]
     ],
 )
 def test_what_hands_break_is_named(tmp_path: Path, edit: Edit, words: str) -> None:
-    data = json.loads(Lock({"a": FACTS}).to_json())
+    data = json.loads(lock_of({"a": FACTS}).to_json())
     edit(data)
     path = tmp_path / "lock.json"
     path.write_text(json.dumps(data))

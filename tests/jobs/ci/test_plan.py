@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from onnxgrad.errors import InputError
-from onnxgrad.jobs.ci.lock import Lock, NewerLock, write
+from onnxgrad.jobs.ci.lock import NewerLock, write
 from onnxgrad.jobs.ci.plan import How, Plan, broken_links, meets, plan_of
 from onnxgrad.jobs.recipe import parse
-from tests.jobs.ci.test_lock import FACTS
+from tests.jobs.ci.test_lock import FACTS, lock_of
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_file_whose_name_looks_like_a_glob(folder: Path) -> None:
 
 
 def test_the_lock_says_what_is_new_and_what_is_gone(folder: Path) -> None:
-    lock = Lock({"a.onnx": FACTS, "old.onnx": FACTS}, recipe="onnxgrad.toml")
+    lock = lock_of({"a.onnx": FACTS, "old.onnx": FACTS}, recipe="onnxgrad.toml")
     write(folder / "my.json", lock)
     found = plan(folder, {"ci": {"models": ["*a.onnx", "sub/b.onnx"], "lock": "my.json"}})
     assert found.gone == ("old.onnx",)
@@ -157,7 +157,7 @@ def test_each_recipe_has_a_lock(folder: Path, recipe: str, lock: str) -> None:
 def test_a_lock_of_another_recipe_is_refused(folder: Path) -> None:
     table = {"ci": {"models": ["a.onnx"], "lock": "shared.json"}}
     (folder / "mobile.toml").touch()
-    write(folder / "shared.json", Lock({"a.onnx": FACTS}, recipe="mobile.toml"))
+    write(folder / "shared.json", lock_of({"a.onnx": FACTS}, recipe="mobile.toml"))
     for updating in (False, True):
         with pytest.raises(
             InputError, match=r"is the lock of mobile\.toml; write another name into"

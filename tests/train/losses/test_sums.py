@@ -13,7 +13,6 @@ from onnxgrad.errors import InputError, RunWarning
 from onnxgrad.train import Trainer, training_step
 from onnxgrad.train.divergence import Diverged
 from onnxgrad.train.losses.sums import Sums
-from onnxgrad.train.step_folder import save_step
 from tests.train.common import classifier, examples, step
 
 WEIGHTED = "cross_entropy{weight=[1,2,0.5]}"
@@ -133,14 +132,3 @@ def test_the_sums_are_in_the_manifest() -> None:
         Sums("loss.numerator", "loss.denominator"), Sums("loss.numerator_2", "loss.denominator_2"),
     )  # fmt: skip
     assert step().manifest.sums == (Sums("loss.numerator", "loss.denominator"),)
-
-
-def test_a_folder_of_format_2_has_no_sums_and_runs(tmp_path: Path) -> None:
-    save_step(step(), tmp_path)
-    path = tmp_path / "manifest.json"
-    read = json.loads(path.read_text())
-    assert read.pop("sums") and read.pop("divisor") and read["version"] == 3
-    path.write_text(json.dumps({**read, "version": 2}))
-    trainer = Trainer(tmp_path, threads=1)
-    rows = examples(40)
-    assert trainer.evaluate(rows)["loss"] == pytest.approx(trainer.step(rows), rel=1e-6)

@@ -28,13 +28,13 @@
  *   metrics: string[], optimizer: {name: string, lr?: number}, model: string, train: string,
  *   eval: string, predict?: string, state: string, update?: string, accumulate: number,
  *   accumulate_by?: "labels" | "batches", divisor?: string,
- *   sums?: {numerator: string, denominator?: string}[],
+ *   sums: {numerator: string, denominator?: string}[],
  *   gradient_norm?: string, loss_scaling?: object, repairs: Repairs,
  * }} Manifest
  */
 
 const FORMAT = "onnxgrad training step";
-const [OLDEST, VERSION] = [2, 3];
+const VERSION = 3;
 
 /**
  * @param {Uint8Array} bytes
@@ -43,9 +43,8 @@ const [OLDEST, VERSION] = [2, 3];
 export function parse(bytes) {
   const manifest = JSON.parse(new TextDecoder().decode(bytes));
   if (manifest.format !== FORMAT) throw new Error("manifest.json is of no training step");
-  if (!(manifest.version >= OLDEST && manifest.version <= VERSION)) {
-    const read = `${OLDEST} to ${VERSION} are read here`;
-    throw new Error(`manifest.json is of version ${manifest.version}, ${read}`);
+  if (manifest.version !== VERSION) {
+    throw new Error(`manifest.json is of version ${manifest.version}, ${VERSION} is read here`);
   }
   return manifest;
 }

@@ -74,7 +74,7 @@ export type Manifest = {
     accumulate: number;
     accumulate_by?: "labels" | "batches";
     divisor?: string;
-    sums?: {
+    sums: {
         numerator: string;
         denominator?: string;
     }[];
