@@ -139,19 +139,22 @@ def _atom(kind: str, a: Polynomial, b: Polynomial) -> Polynomial:
     return {(f"{kind}({_text(a)}, {_text(b)})",): 1}
 
 
-def least_of(p: Polynomial) -> int | None:
-    """Returns a lower bound of the polynomial, None if a term is subtracted."""
+def least_of(p: Polynomial, names: int = 0) -> int | None:
+    """Returns a lower bound of the polynomial, None if a term is subtracted. Each name is at least
+    `names`.
+    """
     if any(c < 0 for atoms, c in p.items() if atoms):
         return None
-    return sum(c * math.prod(map(_least_of_atom, atoms)) for atoms, c in p.items())
+    return sum(c * math.prod(_least_of_atom(a, names) for a in atoms) for atoms, c in p.items())
 
 
 @lru_cache(maxsize=KNOWN)
-def _least_of_atom(atom: str) -> int:
+def _least_of_atom(atom: str, names: int) -> int:
     parts = compound(atom)
     if parts is None or parts[0] == "//":
-        return 0
-    floors = [f for f in (least_of(terms(p)) for p in parts[1:] if p is not None) if f is not None]
+        return 0 if parts else names
+    lows = (least_of(terms(p), names) for p in parts[1:] if p is not None)
+    floors = [f for f in lows if f is not None]
     return max(0, max(floors) if parts[0] == "max" else min(floors))
 
 

@@ -13,7 +13,6 @@ from functools import lru_cache, reduce
 
 from onnxgrad.ir.size_polynomials import (
     KNOWN,
-    Polynomial,
     compound,
     dim,
     extreme,
@@ -108,11 +107,11 @@ def minimum(a: Dim, b: Dim) -> Dim:
 
 
 @lru_cache(maxsize=KNOWN)
-def least(d: Dim) -> int | None:
-    """Returns a lower bound of the size, None if no bound follows."""
+def least(d: Dim, names: int = 0) -> int | None:
+    """Returns a lower bound of the size if each name is at least `names`, None if none follows."""
     if isinstance(d, int):
         return d
-    return None if d is None else least_of(terms(d))
+    return None if d is None else least_of(terms(d), names)
 
 
 def at_least(a: Dim, b: Dim) -> bool:
@@ -147,18 +146,25 @@ def together(a: str, b: str) -> Dim:
     return None
 
 
-def without(d: Dim, symbol: str) -> Dim:
-    """Returns the size if the symbol, a name, is 0. None if that has no normal form."""
+@lru_cache(maxsize=KNOWN)
+def without(d: Dim, atom: str) -> Dim:
+    """Returns the size if the atom is 0. None if that has no normal form."""
     if not isinstance(d, str):
         return d
-    kept: Polynomial = {}
+    total: Dim = 0
     for atoms, c in terms(d).items():
-        if symbol in atoms:
-            continue
-        if any(symbol in symbols(a) for a in atoms):
-            return None
-        kept[atoms] = c
-    return dim(kept)
+        total = add(total, product([c, *(_atom_without(a, atom) for a in atoms)]))
+    return total
+
+
+def _atom_without(a: str, atom: str) -> Dim:
+    parts = None if a == atom else compound(a)
+    if parts is None:
+        return 0 if a == atom else a
+    return _OPERATIONS[parts[0]](*(without(p, atom) for p in parts[1:]))
+
+
+_OPERATIONS = {"//": divide, "max": maximum, "min": minimum}
 
 
 def factors(d: Dim) -> tuple[str, ...]:

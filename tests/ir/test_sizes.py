@@ -127,7 +127,11 @@ def test_questions() -> None:
     assert not sizes.is_name("a//b")
     assert sizes.without(sizes.product(["B", "S", 4]), "S") == 0
     assert sizes.without(sizes.add("S", "B"), "S") == "B"
-    assert sizes.without(sizes.divide("S", 2), "S") is None
+    assert sizes.without(sizes.divide("S", 2), "S") == 0
+    assert sizes.without(sizes.divide("B", "S"), "S") is None
+    assert sizes.without(sizes.maximum(sizes.divide("S", 2), 1), "S//2") == 1
+    assert sizes.least(sizes.multiply("S", 3), 1) == 3
+    assert sizes.least(sizes.maximum(sizes.divide("S", 2), sizes.minimum("S", 1)), 1) == 1
     assert compound("min(N, 3)//2") == ("//", "min(N, 3)", 2)
 
 

@@ -85,8 +85,8 @@ def _wanted(i: int, wanted: Shape, source: Shape | None, zeros: bool) -> Dim:
 
     A symbol may be 0, which copies the operand's size (unless `zeros`). The result still has the
     symbol's size if the operand's size is 0 too, or if Reshape fails because the elements do not
-    fit the other sizes. Runs in which two independent symbols are 0 are ignored. A size that may be
-    negative may be a -1.
+    fit the other sizes. Runs in which two names are 0 are ignored. A size that may be negative may
+    be a -1.
     """
     d, low = wanted[i], algebra.least(wanted[i])
     if d == 0 and not zeros:
@@ -101,27 +101,37 @@ def _wanted(i: int, wanted: Shape, source: Shape | None, zeros: bool) -> Dim:
         return d
     if source is None or i >= len(source):
         return None if source is None else d  # a 0 without a size to copy fails
-    copied = all(
-        algebra.without(source[i], s) == 0 or _fails(i, wanted, source, s)
-        for s in algebra.factors(d)
-    )
-    return d if copied else None
+    for factor in algebra.factors(d):
+        # a factor such as max(H//2, 1)*W is 0 only if a name is, one such as H//2 also beside one
+        by_name = _is_positive(factor, 1)
+        zero = algebra.symbols(factor) if by_name else (factor,)
+        if not all(_stays_zero(i, wanted, source, z, int(by_name)) for z in zero):
+            return None
+    return d
 
 
-def _fails(i: int, wanted: Shape, source: Shape, symbol: str) -> bool:
-    """Whether Reshape fails if the symbol is 0: the operand is empty, and no other target size is
-    0.
+def _stays_zero(i: int, wanted: Shape, source: Shape, zero: str, names: int) -> bool:
+    """Whether size `i` of the result is 0, or Reshape fails, in every run in which `zero` is 0 and
+    each other name is at least `names`.
     """
-    if -1 in wanted or algebra.without(algebra.product(source), symbol) != 0:
+    if algebra.without(source[i], zero) == 0:
+        return True
+    if -1 in wanted or algebra.without(algebra.product(source), zero) != 0:
         return False
-    others: list[Dim] = []
-    for k, d in enumerate(wanted):
-        left = algebra.without(d, symbol)
-        if left == 0:
-            left = algebra.without(source[k], symbol) if k < len(source) else 1
-        if k != i:
-            others.append(left)
-    return algebra.product(others) not in (0, None)
+    # the operand is empty: Reshape fails unless another size of the result is 0, which needs a 0
+    # to copy
+    return all(
+        k == i
+        or k >= len(source)
+        or any(_is_positive(algebra.without(d, zero), names) for d in (wanted[k], source[k]))
+        for k in range(len(wanted))
+    )
+
+
+def _is_positive(d: Dim, names: int) -> bool:
+    """Whether the size is not 0 if each name is at least `names`."""
+    low = algebra.least(d, names)
+    return low is not None and low > 0
 
 
 def _remaining(source: Shape | None, others: list[Dim]) -> Dim:
