@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
+# Not frozen: a record is read as thousands of these objects, and freezing doubles their time.
 
-@dataclass(frozen=True, eq=False, slots=True)
+
+@dataclass(eq=False, slots=True)
 class Step:
     """One computation. `kind`: "weight" (`what` is the name of an initializer), "fixed" (an
     initializer that must stay), "literal", "numpy", "call" (of a function that `@predicate`
@@ -51,17 +53,22 @@ LITERAL = Step("literal", None)
 
 def operands_of(step: Step) -> list[Step]:
     """The steps among the operands of a step."""
-    found: list[Step] = []
-    work: list[Any] = [*step.operands, *step.keywords.values()]
-    for v in work:  # grows
-        kind = type(v)
-        if kind is Step:
-            found.append(v)
-        elif kind is list or kind is tuple:
-            work += v
-        elif kind is dict:
-            work += v.values()
+    given: Sequence[Any] = step.operands
+    if step.keywords:
+        given = [*given, *step.keywords.values()]
+    found = [v for v in given if type(v) is Step]
+    if len(found) < len(given):
+        work = [v for v in given if type(v) in _NESTED]
+        for v in work:  # grows
+            for inner in v.values() if type(v) is dict else v:
+                if type(inner) is Step:
+                    found.append(inner)
+                elif type(inner) in _NESTED:
+                    work.append(inner)
     return found
+
+
+_NESTED = (list, tuple, dict)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -74,7 +81,7 @@ class Node:
     opset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Predicate:
     """A fact about weights: the truth value of a step; for `same`, that all of its elements are
     those of `value`, or those of another step.
@@ -94,7 +101,7 @@ class Predicate:
         return f"{self.step} keeps its {self.value.size} elements"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Held:
     """A predicate that a rewrite relied on."""
 

@@ -23,7 +23,7 @@ def again(step: Step, array: Any) -> Any:
     """The value of a step for another weight, after it was written and read."""
     encoder = Encoder()
     number = encoder.number(step)
-    steps = Decoder(encoder.entries).steps
+    steps = Decoder(encoder.entries, encoder.constants).steps
     return Values(steps, [steps[number]], lambda name: array).of(steps[number])
 
 

@@ -4,16 +4,16 @@ computed from them, and the facts about weights that rewrites relied on.
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved
@@ -36,9 +36,9 @@ from onnxgrad.version import __version__
 from onnxgrad.vocabulary import RECORD
 from onnxgrad.wording import option
 
-_FORMAT = 1
-# what a file begins with
-_MAGIC = b"onnxgrad rebase 1\n"
+# what a file begins with; the number changes with the format
+_OURS = b"onnxgrad rebase "
+_MAGIC = _OURS + b"2\n"
 
 
 class PredicateFailed(NotProved):
@@ -108,8 +108,7 @@ class Record:
         wanted = [s for h in self.held for s in _steps_in(h.predicate)]
         wanted += [s for s in self.made.values() if s.kind != "weight" or s.what not in copied]
         values = Values(self.steps, wanted, weight)
-        failed = [h for h in self.held if not _holds(h.predicate, values)]
-        if failed:
+        if failed := values.failed(self.held):
             raise PredicateFailed(failed)
         return values
 
@@ -170,32 +169,38 @@ class Record:
         return Record.of_bytes(joined.to_bytes(), "the record")
 
     def to_bytes(self) -> bytes:
-        """Returns the file's content."""
-        encoder = Encoder()
-        made = {name: encoder.number(step) for name, step in self.made.items()}
-        held = [
-            [h.pass_name, h.rule, h.where, encoder.number(h.predicate.step), h.predicate.same,
-             encoder.value(h.predicate.value)]
-            for h in self.held
-        ]  # fmt: skip
+        """Returns the file's content: JSON in one line, and behind it the models, compressed."""
+        encoder, models = Encoder(), list[bytes]()
+        made, prepared = (
+            {name: encoder.number(step) for name, step in steps.items()}
+            for steps in (self.made, self.prepared)
+        )
+        held: list[Any] = []
+        for (pass_name, rule, where), of_one in groupby(
+            self.held, lambda h: (h.pass_name, h.rule, h.where)
+        ):
+            facts = [(h.predicate, encoder.number(h.predicate.step)) for h in of_one]
+            listed = [[number, p.same, encoder.value(p.value)] for p, number in facts]
+            held.append([pass_name, rule, where, listed])
         data = {
-            "format": _FORMAT,
             "onnxgrad": __version__,
             "digest": self.digest,
             "rounded": self.rounded,
             "halved": self.halved,
             "fixed": list(self.fixed),
             "own": list(self.own),
-            "original": _text(self.original),
-            "reference": None if self.reference is None else _text(self.reference),
+            "original": _added(self.original, models),
+            "reference": _added(self.reference, models),
             "sources": self.sources,
-            "prepare": None if self.prepare is None else _text(self.prepare),
-            "prepared": {name: encoder.number(step) for name, step in self.prepared.items()},
+            "prepare": _added(self.prepare, models),
+            "prepared": prepared,
             "steps": encoder.entries,
+            "constants": encoder.constants,
             "made": made,
             "held": held,
         }
-        return _MAGIC + zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 1)
+        line = json.dumps(data, separators=(",", ":")).encode()
+        return _MAGIC + zlib.compress(b"\n".join((line, b"".join(models))), 1)
 
     def save_beside(self, optimized: Path) -> Path:
         """Writes the record beside its model. Returns the path. Raises InputError."""
@@ -210,50 +215,56 @@ class Record:
     def of_bytes(data: bytes, where: str) -> Record:
         """Returns the record of a file. Raises InputError if it is damaged, or another file."""
         if not data.startswith(_MAGIC):
+            if data.startswith(_OURS):
+                raise InputError(
+                    f"{where}: a record of another version of onnxgrad: optimise again with "
+                    f"{option('--rebasable', 'rebasable=True')}"
+                )
             raise InputError(f"{where}: not a record of `onnxgrad optimize --rebasable`")
         try:
-            found = json.loads(zlib.decompress(data[len(_MAGIC) :]))
-            decoder = Decoder(found["steps"])
+            content = zlib.decompress(memoryview(data)[len(_MAGIC) :])
+            end = content.index(b"\n")
+            found, models = json.loads(content[:end]), memoryview(content)[end + 1 :]
+            decoder = Decoder(found["steps"], found["constants"])
             steps = decoder.steps
             held = [
                 Held(p, rule, at, Predicate(steps[number], decoder.value(value), same))
-                for p, rule, at, number, same, value in found["held"]
+                for p, rule, at, listed in found["held"]
+                for number, same, value in listed
             ]
-            stated, prepare = found["reference"], found["prepare"]
             made, prepared = (
                 {name: steps[number] for name, number in found[key].items()}
                 for key in ("made", "prepared")
             )
+            original = _model(models, *found["original"])
+            reference, prepare = (
+                None if found[key] is None else _model(models, *found[key])
+                for key in ("reference", "prepare")
+            )
             return Record(
-                _model(found["original"]), made, held, found["fixed"], found["rounded"],
-                found["digest"], steps, found["own"], found["halved"],
-                None if stated is None else _model(stated), found["sources"],
-                None if prepare is None else _model(prepare), prepared,
+                original, made, held, found["fixed"], found["rounded"], found["digest"], steps,
+                found["own"], found["halved"], reference, found["sources"], prepare, prepared,
             )  # fmt: skip
-        except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
+        except (zlib.error, ValueError, KeyError, IndexError, TypeError, DecodeError) as error:
             raise InputError(f"{where}: a damaged record: {error}") from None
 
 
-def _text(model: ModelProto) -> str:
-    return base64.b64encode(model.SerializeToString()).decode()
+def _added(model: ModelProto | None, models: list[bytes]) -> list[int] | None:
+    """Returns where a model begins and ends among the others, to which it is added."""
+    if model is None:
+        return None
+    begin = sum(map(len, models))
+    models.append(model.SerializeToString())
+    return [begin, begin + len(models[-1])]
 
 
-def _model(text: str) -> ModelProto:
-    model: ModelProto = ModelProto.FromString(base64.b64decode(text))
+def _model(models: memoryview, begin: int, end: int) -> ModelProto:
+    model: ModelProto = ModelProto.FromString(models[begin:end])
     return model
 
 
 def _steps_in(p: Predicate) -> list[Step]:
     return [p.step, p.value] if isinstance(p.value, Step) else [p.step]
-
-
-def _holds(p: Predicate, values: Values) -> bool:
-    found = values.of(p.step)
-    if not p.same:
-        return bool(found) is bool(p.value)
-    expected = values.of(p.value) if isinstance(p.value, Step) else np.asarray(p.value)
-    alike = found.dtype == expected.dtype and found.shape == expected.shape
-    return bool(alike and found.tobytes() == expected.tobytes())
 
 
 def distinct(held: Sequence[Held]) -> list[Held]:

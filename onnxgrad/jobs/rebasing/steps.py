@@ -16,7 +16,7 @@ import onnx
 from onnx import NodeProto
 
 from onnxgrad.errors import InputError, NotProved
-from onnxgrad.ir.derivations import Node, Step, operands_of
+from onnxgrad.ir.derivations import Held, Node, Predicate, Step, operands_of
 from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.traced_arrays import STATIC
@@ -36,12 +36,16 @@ _CALLS = {f.__name__: f for f in (fits_float16, in_half, reason_of_rounding)}
 
 
 class Encoder:
-    """Turns steps into a list in which operands come first; equal steps are one entry."""
+    """Turns steps into a list in which operands come first; equal steps are one entry. `constants`:
+    their operands that hold no step, each once.
+    """
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
+        self.constants: list[Any] = []
         self._numbers: dict[Step, int] = {}
         self._known: dict[str, int] = {}
+        self._places: dict[str, int] = {}
 
     def number(self, step: Step) -> int:
         """Returns the place of a step in the list. Raises NotProved for an operand that JSON cannot
@@ -55,8 +59,7 @@ class Encoder:
                 work += missing
                 continue
             if s not in self._numbers:
-                what = _node(s.what) if isinstance(s.what, Node) else self.value(s.what)
-                entry = [s.kind, what, [self.value(v) for v in s.operands]]
+                entry = [s.kind, self._what(s.what), [self._operand(v) for v in s.operands]]
                 entry += [{k: self.value(v) for k, v in s.keywords.items()}] if s.keywords else []
                 key = json.dumps(entry)
                 if key not in self._known:
@@ -65,6 +68,26 @@ class Encoder:
                 self._numbers[s] = self._known[key]
             work.pop()
         return self._numbers[step]
+
+    def _what(self, what: Any) -> Any:
+        """A name as it is, a node as a list, and the place of a constant as a negative number."""
+        if what is None or isinstance(what, str):
+            return what
+        return _node(what) if isinstance(what, Node) else self._constant(what)
+
+    def _operand(self, value: Any) -> Any:
+        """The number of a step, the place of a constant as a negative number, or nested steps."""
+        if isinstance(value, Step):
+            return self._numbers[value]
+        nested = operands_of(Step("literal", None, [value]))
+        return self.value(value) if nested else self._constant(value)
+
+    def _constant(self, value: Any) -> int:
+        entry = self.value(value)
+        place = self._places.setdefault(json.dumps(entry), len(self.constants))
+        if place == len(self.constants):
+            self.constants.append(entry)
+        return ~place
 
     def value(self, value: Any) -> Any:
         """Returns an operand as JSON."""
@@ -93,14 +116,23 @@ class Encoder:
 
 
 class Decoder:
-    """Turns the list of an Encoder into `steps`, and its operands into values."""
+    """Turns the lists of an Encoder into `steps`, and its operands into values."""
 
-    def __init__(self, entries: Sequence[Any]) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, entries: Sequence[Any], constants: Sequence[Any]) -> None:
+        steps = self.steps = list[Step]()
+        known = [self.value(v) for v in constants]
         for kind, what, operands, *keywords in entries:
-            made = _read_node(what) if kind == "node" else self.value(what)
-            named = {k: self.value(v) for k, v in (keywords[0] if keywords else {}).items()}
-            self.steps.append(Step(kind, made, [self.value(v) for v in operands], named))
+            if type(what) is not str and what is not None:
+                what = _read_node(what) if kind == "node" else known[~what]
+            found = [
+                self.value(o) if type(o) is not int else steps[o] if o >= 0 else known[~o]
+                for o in operands
+            ]
+            if keywords:
+                named = {k: self.value(v) for k, v in keywords[0].items()}
+                steps.append(Step(kind, what, found, named))
+            else:
+                steps.append(Step(kind, what, found))
 
     def value(self, v: Any) -> Any:
         """Returns an operand."""
@@ -163,9 +195,9 @@ class Values:
         self._large: list[Step] = []
         self._levels: dict[Step, int] = {}
         self._batches: dict[tuple[int, int], list[Step]] = {}
-        self._uses = Counter(wanted)
-        self._below = {s: operands_of(s) for s in steps}
-        self._uses.update(chain.from_iterable(self._below.values()))
+        below = [operands_of(s) for s in steps]
+        self._below = dict(zip(steps, below, strict=True))
+        self._uses = Counter(chain(wanted, chain.from_iterable(below)))
         if any(s.kind == "node" for s in steps):
             self._batch(steps)
 
@@ -181,65 +213,86 @@ class Values:
 
     def of(self, step: Step) -> Array:
         """Returns the value of a step. Raises InputError if onnxruntime cannot compute it."""
+        with np.errstate(all="ignore"):
+            return self._of(step)
+
+    def failed(self, held: Iterable[Held]) -> list[Held]:
+        """Returns the facts that do not hold. Raises as `of`."""
+        with np.errstate(all="ignore"):  # for all of them: it takes as long as many a step
+            return [h for h in held if not self._holds(h.predicate)]
+
+    def _holds(self, p: Predicate) -> bool:
+        found = self._of(p.step)
+        if not p.same:
+            return bool(found) is bool(p.value)
+        expected = self._of(p.value) if isinstance(p.value, Step) else np.asarray(p.value)
+        alike = found.dtype == expected.dtype and found.shape == expected.shape
+        return bool(alike and found.tobytes() == expected.tobytes())
+
+    def _of(self, step: Step) -> Array:
         found: Array = np.asarray(self._value(step))
-        self._used(step)
+        self._used([step])
         while self._large:
             self._values.pop(self._large.pop(), None)
         return found
 
-    def _used(self, *steps: Step) -> None:
+    def _used(self, steps: Iterable[Step]) -> None:
+        uses, values = self._uses, self._values
         for s in steps:
-            self._uses[s] -= 1
-            if self._uses[s] <= 0:
-                self._values.pop(s, None)
+            uses[s] -= 1
+            if uses[s] <= 0:
+                values.pop(s, None)
 
     def _value(self, step: Step) -> Any:
         work, values = [step], self._values
-        with np.errstate(all="ignore"):
-            while work:
-                s = work[-1]
-                if s in values:
-                    work.pop()
-                elif missing := self._missing(s):
-                    work += missing
-                else:
-                    self._compute(s)
+        while work:
+            s = work[-1]
+            if s in values:
+                work.pop()
+            elif missing := self._missing(s):
+                work += missing
+            else:
+                self._compute(s)
         return values[step]
 
     def _missing(self, s: Step) -> list[Step]:
         """The steps that must be computed before this one."""
+        values = self._values
         if s.kind != "node":
-            return [o for o in self._below[s] if o not in self._values]
+            return [o for o in self._below[s] if o not in values]
         batch = self._batches[self._levels[s], s.what.opset]
         below = (o for b in batch for o in self._below[b] if o not in batch)
-        return [o for o in below if o not in self._values]
+        return [o for o in below if o not in values]
 
     def _compute(self, s: Step) -> None:
-        if s.kind == "node":
-            batch = self._batches[self._levels[s], s.what.opset]
-            self._values |= _run(batch, self._values)
-            self._used(*(o for b in batch for o in self._below[b]))
-            return
-        if s.kind == "weight":
-            found = self._values[s] = self._weight(s.what)
+        values, below, kind = self._values, self._below[s], s.kind
+        if kind == "weight":
+            found = values[s] = self._weight(s.what)
             self._large += [s] if found.nbytes >= LARGE else []
             return
-        values = self._values
-        operands = [values[o] if type(o) is Step else substituted(o, values) for o in s.operands]
-        if s.kind == "literal":
+        if kind == "node":
+            batch = self._batches[self._levels[s], s.what.opset]
+            values |= _run(batch, values)
+            self._used(o for b in batch for o in self._below[b])
+            return
+        operands = [values[o] if type(o) is Step else o for o in s.operands]
+        keywords = s.keywords
+        if len(below) != sum(type(o) is Step for o in s.operands):
+            operands = [substituted(o, values) for o in s.operands]
+            keywords = substituted(keywords, values)
+        if kind == "literal":
             values[s] = s.what
-        elif s.kind in ("numpy", "call") and (function := _function(s.kind, s.what)) is not None:
-            keywords = substituted(s.keywords, values) if s.keywords else {}
+        elif kind in ("numpy", "call") and (function := _function(kind, s.what)) is not None:
             values[s] = function(*operands, **keywords)
-        elif s.kind == "astype":
+        elif kind == "astype":
             values[s] = operands[0].astype(s.what)
-        elif s.kind == "getitem":
+        elif kind == "getitem":
             values[s] = operands[0][operands[1]]
-        elif s.kind == "part":
+        elif kind == "part":
             values[s] = operands[0][s.what]
         else:
-            raise InputError(f"the record has a step '{s.kind} {s.what}' that does not exist")
-        self._used(*self._below[s])
+            raise InputError(f"the record has a step '{kind} {s.what}' that does not exist")
+        self._used(below)
 
 
 @cache

@@ -65,6 +65,14 @@ def test_a_damaged_file(at: int) -> None:
         Record.of_bytes(bytes(data), "a file")
 
 
+def test_a_record_of_another_version() -> None:
+    data = recorded(parse(SCALED)).to_bytes().replace(b"onnxgrad rebase 2", b"onnxgrad rebase 1", 1)
+    with pytest.raises(
+        InputError, match="a file: a record of another version of onnxgrad: optimise again with"
+    ):
+        Record.of_bytes(data, "a file")
+
+
 SCALED = """g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] s = {1, 2, 3}> {
   p = MatMul (x, w)  y = Mul (p, s) }"""
 

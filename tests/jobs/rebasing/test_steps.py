@@ -22,7 +22,7 @@ W = Step("weight", "w")
 def of_file(*steps: Step) -> tuple[list[Step], list[int]]:
     encoder = Encoder()
     numbers = [encoder.number(s) for s in steps]
-    return Decoder(json.loads(json.dumps(encoder.entries))).steps, numbers
+    return Decoder(*json.loads(json.dumps([encoder.entries, encoder.constants]))).steps, numbers
 
 
 def test_equal_steps_are_one() -> None:
