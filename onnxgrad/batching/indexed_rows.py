@@ -41,12 +41,18 @@ def gather_of_rows(at: Site) -> Layout:
 
 @in_place("GatherND")
 def gather_nd(at: Site) -> Layout:
-    """Rows stay on a batch axis, or on an axis of indices into shared elements. If the first
-    component of the indices counts rows, it becomes a batch axis.
+    """Rows stay on a batch axis, on an axis of indices into shared elements, or on an axis behind
+    those that shared indices choose from. If the first component of the indices counts rows, it
+    becomes a batch axis.
     """
     rows, batch = at.at(1), int(at.attr("batch_dims", 0))
     if at.at(0) is None and rows is not None and batch <= rows.axis < at.rank(1) - 1:
         return rows
+    rows = at.at(0)
+    if at.at(1) is None and rows is not None and not rows.own:
+        behind = rows.axis - batch - at.sizes(1)[-1]
+        if behind >= 0:
+            return Layout(at.rank(1) - 1 + behind, rows.outer)
     if batch and at.at(0) is not None and at.at(1) is not None:
         if not (at.moved(0, FRONT) and at.moved(1, FRONT)) or at.sizes(0)[0] != at.sizes(1)[0]:
             raise Refused("its rows are not in front")

@@ -225,6 +225,10 @@ SEVERAL = [
     " { y = Conv <pads = [1, 1, 1, 1]> (x, w) }",
     "g (float[4,3] x) => (float[4,2] y) <int64[4,2] i = {2,0, 5,3, 8,6, 11,9}> { s = Constant <value_ints = [-1]> ()"
     "  f = Reshape (x, s)  y = Gather (f, i) }",
+    "g (float[4,3] x) => (float[4,2] y) <int64[2,1] i = {2, 0}> { t = Transpose (x) g = GatherND (t, i) y = Transpose (g) }",
+    "g (float[4,3,2] x) => (float[4,2,2] y) <int64[2,2,1] i = {2,0,1,1}> { t = Transpose <perm = [2, 1, 0]> (x)"
+    " u = Transpose <perm = [2, 1, 0]> (t) v = Transpose <perm = [1, 2, 0]> (u) g = GatherND (v, i) h = Transpose <perm = [3, 0, 1, 2]> (g)"
+    " a = Constant <value_ints = [2]> () y = ReduceSum <keepdims = 0> (h, a) }",
     "g (float[4,3] x) => (float[4,2] y) <int64[4,2,2] i = {0,2,0,0, 1,2,1,0, 2,2,2,0, 3,2,3,0}> { y = GatherND (x, i) }",
     "g (float[4,T] x) => (float[4,T] y) { y = Softmax (x) }",
     # the last token, by its own number in each row
