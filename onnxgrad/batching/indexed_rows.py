@@ -48,9 +48,9 @@ def gather_nd(at: Site) -> Layout:
     rows, batch = at.at(1), int(at.attr("batch_dims", 0))
     if at.at(0) is None and rows is not None and batch <= rows.axis < at.rank(1) - 1:
         return rows
-    rows = at.at(0)
-    if at.at(1) is None and rows is not None and not rows.own:
-        behind = rows.axis - batch - at.sizes(1)[-1]
+    rows, read = at.at(0), at.sizes(1)[-1]
+    if at.at(1) is None and rows is not None and not rows.own and isinstance(read, int):
+        behind = rows.axis - batch - read
         if behind >= 0:
             return Layout(at.rank(1) - 1 + behind, rows.outer)
     if batch and at.at(0) is not None and at.at(1) is not None:

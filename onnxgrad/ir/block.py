@@ -289,7 +289,8 @@ class BindingBlock:
 
         When `old` is an output, `new` takes over its name if it can; otherwise (an input, an
         initializer, a value that is an output already) an Identity keeps the interface. A graph
-        input that is itself an output stays that output: both names are interface.
+        input that is itself an output stays that output: both names are interface. If `new` has
+        the name of `old`, an output of a nested graph gets another name.
         """
         if old is new:
             return
@@ -301,17 +302,9 @@ class BindingBlock:
 
     def return_instead(self, old: Var, new: Var) -> None:
         """Returns `new` instead of `old` under the name of `old` (see `replace`)."""
-        if old.block is self:
-            if old.is_interface:
-                return
-            if new.definition is not None and not new.returned and new.block is self:
-                old.swap_names(new)
-            else:
-                name = old.name
-                old.rename(self.program.names.fresh(name))
-                new = self._identity(name, new)
-        elif any(v is new for v in self.outputs):
-            new = self._identity(self.program.names.fresh(new.name), new)
+        if old.block is self and old.is_interface:
+            return
+        new = self._in_place_of(old, new)
         self.note_frame()
         for slots in (self.outputs, self.pinned):
             for i, v in enumerate(slots):
@@ -321,13 +314,24 @@ class BindingBlock:
                     new.returned += 1
         self.touch()
 
+    def _in_place_of(self, old: Var, new: Var) -> Var:
+        """Returns the value to return in place of `old`: `new`, or an Identity of it."""
+        if old.block is not self:
+            twice = any(v is new for v in self.outputs)
+            return self._identity(self.program.names.fresh(new.name), new) if twice else new
+        free = new.definition is not None and not new.returned
+        if new.block is self and (free or new.name == old.name):
+            old.swap_names(new)
+            return new
+        name, other = old.name, self.program.names.fresh(old.name)
+        if new.name == name:
+            return self._identity(other, new)
+        old.rename(other)
+        return self._identity(name, new)
+
     def _identity(self, name: str, source: Var) -> Var:
-        node = NodeProto(
-            op_type="Identity",
-            name=self.program.names.fresh(f"{name}_identity"),
-            input=[source.name],
-            output=[name],
-        )
+        node = NodeProto(op_type="Identity", input=[source.name], output=[name])
+        node.name = self.program.names.fresh(f"{name}_identity")
         return self.append(node, [source], [source.type]).out
 
     def remove(self, binding: Binding) -> None:

@@ -196,6 +196,27 @@ def test_weights_inside_branches_are_parameters() -> None:
     onnx.checker.check_model(graph, full_check=True)
 
 
+@pytest.mark.parametrize("stored", ["initializer", "Constant"])
+@pytest.mark.parametrize("wrt", ["x", "w", "params"])
+def test_a_weight_that_a_nested_graph_returns(stored: str, wrt: str) -> None:
+    """The weight moves to the main graph with its name, so the output needs another."""
+    made = "w = Constant <value = float[1,3] {1, -2, 3}> ()" if stored == "Constant" else ""
+    kept = "" if made else "<float[1,3] w = {1, -2, 3}>"
+    for node in (
+        f"z = If (c) <then_branch = t () => (float[1,3] w) {kept} {{ {made} }},"
+        " else_branch = e () => (float[1,3] q) { q = Sin (x) }> y = Mul (z, x)",
+        "n = Constant <value_ints = [3]> () m = Squeeze (n) y, z = Loop (m, c, x) <body = b (int64 i, bool go,"
+        f" float[1,3] s) => (bool on, float[1,3] t, float[1,3] w) {kept} {{ {made} on = Identity (go) t = Mul (s, w) }}>",
+    ):
+        model = parse(f"g (float[1,3] x, bool c) => (float[1,3] y) {{ {node} }}")
+        graph = gradient(model, wrt, "y", adjoint="input")
+        x, ones, w = np.array([[0.5, 1, 2]], "f"), np.ones((1, 3), "f"), np.array([[1.0, -2, 3]])
+        found = run(graph, {"x": x, "c": np.array(True), "y_grad": ones})
+        by_x, by_w = (w, x) if "If" in node else (w**3, 3 * w**2 * x)
+        name, expected = ("x", by_x) if wrt == "x" else ("w", by_w)
+        np.testing.assert_allclose(found[f"{name}_grad"], expected, rtol=1e-6)
+
+
 def test_the_seed_of_a_target_that_a_call_gives_goes_by_the_targets_name() -> None:
     """The call is opened, so that another value takes the target's place."""
     model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
