@@ -22,6 +22,7 @@ from onnxgrad.cli.process import (
     cause,
     drop,
     importing,
+    one_blas_thread,
     open_streams,
     quiet_libraries,
     stoppable,
@@ -68,8 +69,9 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
             import_module("onnxgrad.cli.commands.completion").show(args.shell)
             return 0
         with importing():
-            _start_children(args)
+            _start_child(args, "cpu")
             carry_out = import_module("onnxgrad.cli.command").carry_out
+            _start_child(args, "float64")
             command = import_module(module_of(args.command))
         code: int = carry_out(args, command.run)
         _flush()
@@ -84,15 +86,12 @@ def _outcome(words: Sequence[str], verbose: bool) -> int:
         return _ours(error, args, verbose) if foreseen is None else _failed(*foreseen, verbose)
 
 
-def _start_children(args: argparse.Namespace) -> None:
-    """Starts the processes in which models will run. They start as slowly as our imports, which
-    follow.
-    """
+def _start_child(args: argparse.Namespace, kind: str) -> None:
+    """Starts a process in which models will run, as a fork that has the modules imported so far."""
     if getattr(args, "no_verify", True) or getattr(args, "provider", "") != "cpu":
         return
-    pooled = import_module("onnxgrad.verify.running.child_process").pooled
-    pooled("cpu")
-    pooled("float64")
+    with one_blas_thread():
+        import_module("onnxgrad.verify.running.child_process").warm(kind)
 
 
 def _understood(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:

@@ -104,6 +104,22 @@ def importing() -> Iterator[None]:
             gc.enable()
 
 
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Inside this context, numpy is imported without threads for products, of which this process
+    computes small ones only: a process with threads does not fork its children.
+    """
+    name = "OPENBLAS_NUM_THREADS"
+    if not IS_PROGRAM or name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
 def open_streams() -> None:
     """Opens the null device for each of stdin, stdout and stderr that is closed. Otherwise the next
     opened file would get its number and receive the output of libraries. Output of Python to it is

@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from onnxgrad.errors import InputError, NotProved
 from onnxgrad.interpreter import interrupts_held, python_command
 from onnxgrad.limits import current, size_text
+from onnxgrad.verify.running.fork import become, may_fork
 from onnxgrad.verify.running.runtimes import OTHER, command_of
 from onnxgrad.verify.running.wire import receive, send
 from onnxgrad.vocabulary import PROVIDERS
@@ -85,8 +87,8 @@ def _settings(kind: str) -> dict[str, str]:
 class Child:
     """One child process. Threads share it through `pool.held`, which takes its lock."""
 
-    def __init__(self, kind: str) -> None:
-        """`kind`: a provider, "float64", or that of a `Runtime`."""
+    def __init__(self, kind: str, *, fork: bool = False) -> None:
+        """`kind`: a provider, "float64", or that of a `Runtime`. `fork`: fork this process."""
         self.kind = kind
         self.lock = threading.RLock()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the child
@@ -108,6 +110,9 @@ class Child:
                     stderr=self.log,
                     pass_fds=() if watched < 0 else (watched,),
                     env={**_settings(kind), **os.environ},
+                    # it never returns to run the command
+                    preexec_fn=partial(become, kind, watched, _settings(kind)) if fork else None,
+                    restore_signals=not fork,
                 )
         except OSError as error:
             _close(self.life)
@@ -348,6 +353,13 @@ def pooled(kind: str, started: Callable[[Child], object] | None = None) -> Child
                     raise
             _pool[kind] = child
         return child
+
+
+def warm(kind: str) -> None:
+    """Starts the pooled child while this program starts, as a fork if possible."""
+    with _lock:
+        if kind not in _pool:
+            _pool[kind] = Child(kind, fork=may_fork())
 
 
 @contextmanager
