@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from onnx import ModelProto, parser
 
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.storage.shared_weights import sharing
+from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.options import providers_of, several
 from onnxgrad.verify import Report, open_session, run, verify
@@ -57,30 +56,28 @@ def runnable(program: Program) -> Iterator[ModelProto | Path]:
         yield files.of(program)
 
 
-@contextlib.contextmanager
-def running(opened: AbstractContextManager[Any], options: Proof) -> Iterator[Run]:
-    """Yields a function that runs a model from `original_of` or `runnable` in onnxruntime."""
+def running(model: ModelProto | Path, options: Proof) -> Run:
+    """Returns a function that runs a model in onnxruntime."""
     provider = providers_of(options.provider)[0]
-    with opened as model:
-        yield lambda feeds: run(
-            model, feeds, provider=provider, threads=options.threads, most=MOST_OPEN
-        )
+    return lambda feeds: run(
+        model, feeds, provider=provider, threads=options.threads, most=MOST_OPEN
+    )
 
 
-def proved(program: Program, expected: Run, options: Proof, **more: Any) -> Report:
+def proved(program: Program, expected: Run, options: Proof, files: Files, **more: Any) -> Report:
     """Compares a program with `expected`, which computes its outputs by running the originals in
-    onnxruntime, on every case of the proof. `more`: options of `verify`. Raises CannotRun if the
-    originals run on none.
+    onnxruntime, on every case of the proof. `files`: where large weights lie, also those of the
+    originals. `more`: options of `verify`. Raises CannotRun if the originals run on none.
     """
     proof = {**more, **options.proof()}
     inputs, dims = proof.pop("inputs", None), proof.pop("dims", None)
     seeds, share = proof.pop("seeds", options.seeds), proof.pop("coverage", None)
-    with runnable(program) as candidate:
-        cases = choose_cases(to_proto(program), inputs, dims, seeds, expected, edges=False)
-        reports = [
-            replace(verify(candidate, expect=c.results, inputs=c.feeds, **proof), cases=(c.case,))
-            for c in cases
-        ]
+    candidate = files.of(program)
+    cases = choose_cases(to_proto(program), inputs, dims, seeds, expected, edges=False)
+    reports = [
+        replace(verify(candidate, expect=c.results, inputs=c.feeds, **proof), cases=(c.case,))
+        for c in cases
+    ]
     report = Report.merge(reports)
     lacking = "" if share is None else report.coverage.lacks(wanted_share(share))
     return replace(report, ok=False, unproved=(lacking,)) if report and lacking else report

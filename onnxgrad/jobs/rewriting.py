@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.jobs.growth import MOST_GROWTH, Grown, Merged
 from onnxgrad.jobs.outcome import Outcome
-from onnxgrad.jobs.proving import original_of, runnable
 from onnxgrad.jobs.rebasing.values_used import note_values_used, reads_of
 from onnxgrad.laws.float16.convert import LAW
 from onnxgrad.options import providers_of
@@ -165,15 +165,26 @@ def _recording(program: Program) -> Recording:
     return Recording(program)
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """An original and its runs ahead. `files`: where large weights lie."""
+
+    files: Files
+    original: Any
+    runs: Ahead
+
+
 @contextlib.contextmanager
-def _ahead(program: Program, options: Mapping[str, Any]) -> Iterator[tuple[Any, Ahead] | None]:
+def _ahead(program: Program, options: Mapping[str, Any]) -> Iterator[_Begun | None]:
     """Yields the original and its runs, which begin now; None if they would gain nothing."""
     provider = providers_of(options.get("provider") or "cpu")[0]
     if provider != "cpu" or not may_run_ahead(program.proto, constant_bytes(program)):
         yield None
         return
-    with original_of(program) as original, Ahead(original, Request(**options)) as early:
-        yield original, early
+    with sharing() as files:
+        original = files.original(program)
+        with Ahead(original, Request(**options)) as runs:
+            yield _Begun(files, original, runs)
 
 
 def _proof(
@@ -181,15 +192,16 @@ def _proof(
     program: Program,
     trace: Trace,
     options: Mapping[str, Any],
-    begun: tuple[Any, Ahead] | None,
+    begun: _Begun | None,
 ) -> Report:
     """Compares the program with its original. `begun`: the result of `_ahead`. Raises CannotRun."""
     with contextlib.ExitStack() as left:
-        original = left.enter_context(original_of(program)) if begun is None else begun[0]
-        candidate = left.enter_context(runnable(program))
+        files = left.enter_context(sharing()) if begun is None else begun.files
+        original = files.original(program) if begun is None else begun.original
+        candidate = files.of(program)
         try:
             stated = _stated(pipeline, original, trace, options)
-            early = begun[1] if begun is not None and stated is original else None
+            early = begun.runs if begun is not None and stated is original else None
             return verify(stated, candidate, early=early, **options)
         except CannotRun as error:
             skip = option("--no-verify", "verify=False")
@@ -272,7 +284,8 @@ def _culprit(
     def good(n: int) -> bool:
         try:
             program, trace = rewritten(n)
-            with original_of(done) as original, runnable(program) as candidate:
+            with sharing() as files:
+                original, candidate = files.original(done), files.of(program)
                 stated = _stated(pipeline, original, trace, options)
                 return verify(stated, candidate, **options).verdict != DIFFERENT
         except RunFailed:

@@ -147,10 +147,10 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
     before = list(_tensors(a.proto))
     if sum(math.prod(t.dims) for _, t in (*before, *_tensors(b.proto))) > _ELEMENTS:
         return _by_output(b, list(_tensors(b.proto, _needed(b.proto))))
-    # read one by one: together they may be as large as the model
-    known = {_content(a.read(t)) for _, t in before}
+    # read in pieces: one may be as large as the model
+    known = {_content(a, t) for _, t in before}
     after = list(_tensors(b.proto, _needed(b.proto)))
-    contents = [_content(b.read(t)) for _, t in after]
+    contents = [_content(b, t) for _, t in after]
     changed = [found for found, content in zip(after, contents) if content not in known]
     if claimed or not changed:
         return _by_output(b, changed)
@@ -265,10 +265,14 @@ def _places(values: Array, among: Array) -> Array:
     return np.minimum(np.searchsorted(among, values), len(among) - 1)
 
 
-def _content(tensor: TensorProto) -> tuple[int, bytes]:
-    return tensor.data_type, hashlib.blake2b(
-        tensor.raw_data or elements(tensor).tobytes(), digest_size=16
-    ).digest()
+def _content(model: ProofModel, tensor: TensorProto) -> tuple[int, bytes]:
+    digest = hashlib.blake2b(digest_size=16)
+    if model.lies_outside(tensor):
+        for data in model.pieces(tensor):
+            digest.update(data)
+    else:
+        digest.update(tensor.raw_data or elements(tensor).tobytes())
+    return tensor.data_type, digest.digest()
 
 
 def _values(tensor: TensorProto) -> Array:

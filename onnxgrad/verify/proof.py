@@ -21,6 +21,7 @@ from onnx import ModelProto, TensorProto
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.storage.numpy_files import ArraysFile
+from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.limits import bounded
 from onnxgrad.options import several
 from onnxgrad.verify.compare import Difference
@@ -91,16 +92,17 @@ def verify(
             request = replace(request, keep=keep)
         if early is not None:
             request = replace(request, early=early.request.early)
-        first = proof_model(a) if early is None else early.original()
-        second = a if alone else b
+        files = left.enter_context(sharing())
+        first = proof_model(a, files) if early is None else early.original()
+        second = first if alone else None if b is None else proof_model(b, files)
         report = _on_all(first, second, request, others or request.providers, early)
         ran = any(
             check.ran for name, check in report.checks.items() if name.startswith("onnxruntime")
         )
         if ran and (old := too_old(versions()["onnxruntime"])):
             report = replace(report, notes=(*report.notes, old))
-        if request.exact:
-            decision = decide_models(first.source, proof_model(second).source, request.map)
+        if request.exact and second is not None:
+            decision = decide_models(first.source, second.source, request.map)
             report = replace(report, exact=decision)
     if request.save is not None and not keep.names:
         unwritten = f"{request.save} was not written: no check ran"
@@ -110,7 +112,7 @@ def verify(
 
 def _on_all(
     first: ProofModel,
-    b: Model | Any | None,
+    second: ProofModel | None,
     request: Request,
     places: Sequence[str] | Sequence[Runtime],
     early: Ahead | None,
@@ -123,7 +125,6 @@ def _on_all(
         return _in_others(first, request, others)
     providers = [place for place in places if isinstance(place, str)]
     requests = [request, *(request.on(name) for name in providers[1:])]
-    second = None if b is None else proof_model(b)
     if early is not None and second is not None:
         early.expect(second)
     reports = [

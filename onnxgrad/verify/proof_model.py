@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,7 +16,8 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.ir.storage.external_data import internalize, outside
+from onnxgrad.ir.storage.external_data import internalize, outside, pieces
+from onnxgrad.ir.storage.shared_weights import IN_MEMORY, Files
 from onnxgrad.ir.storage.stored_arrays import temporary
 from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, read_without_weights
 from onnxgrad.verify.running.results_in_files import ResultFile
@@ -92,14 +93,35 @@ class ProofModel:
         """Returns a tensor of `proto` with its elements. Raises InputError if they are missing,
         damaged or outside the folder.
         """
-        if tensor.data_location != onnx.TensorProto.EXTERNAL or not isinstance(
-            self.source, (str, os.PathLike)
-        ):
+        if not self.lies_outside(tensor):
             return tensor
         try:
-            return internalize(tensor, Path(self.source).parent)
+            return internalize(tensor, self.folder)
         except InputError as error:
-            raise InputError(f"{self.source}: {error}") from error
+            raise InputError(f"{self.path}: {error}") from error
+
+    def pieces(self, tensor: onnx.TensorProto) -> Iterator[bytes]:
+        """Yields the bytes of a tensor that `lies_outside`, in pieces that depend on its size only.
+        Raises as `read`.
+        """
+        try:
+            yield from pieces(tensor, self.folder)
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from error
+
+    def lies_outside(self, tensor: onnx.TensorProto) -> bool:
+        """Whether a tensor of `proto` lies in a file."""
+        return tensor.data_location == onnx.TensorProto.EXTERNAL and self.path is not None
+
+    @property
+    def path(self) -> Path | None:
+        """The model's file; None if there is none."""
+        return Path(self.source) if isinstance(self.source, (str, os.PathLike)) else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the model's file; None if there is none."""
+        return None if self.path is None else self.path.parent
 
     def apart(self) -> tuple[onnx.ModelProto, str | None]:
         """Returns the model, to be changed and run in onnxruntime, and the folder of the weights
@@ -114,9 +136,9 @@ class ProofModel:
         return self.proto, folder
 
 
-def proof_model(model: Any) -> ProofModel:
-    """Returns the ProofModel of any model that `ir.load` accepts. Raises InputError if it is not an
-    ONNX model.
+def proof_model(model: Any, files: Files = IN_MEMORY) -> ProofModel:
+    """Returns the ProofModel of any model that `ir.load` accepts. `files`: where a copy may lie
+    (`Files.beside`). Raises InputError if it is not an ONNX model.
     """
     if not isinstance(model, (str, os.PathLike, bytes, onnx.ModelProto)):
         model = settled(model)
@@ -138,7 +160,7 @@ def proof_model(model: Any) -> ProofModel:
         if isinstance(model, bytes):
             proto = onnx.load_model_from_string(model)
             return ProofModel(model, proto, lambda: proto)
-        path = Path(model)
+        path = files.beside(Path(model))
         read = read_without_weights(path) if path.stat().st_size >= LARGE_FILE else None
         read = read or onnx.load(path, load_external_data=False)
         return ProofModel(path, read, lambda: _with_weights(path))

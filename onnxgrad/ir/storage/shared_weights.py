@@ -22,7 +22,7 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.external_data import Digests, TooLarge
 from onnxgrad.ir.storage.outline import outline
-from onnxgrad.ir.storage.weights_in_file import LARGE, LARGE_FILE
+from onnxgrad.ir.storage.weights_in_file import LARGE, LARGE_FILE, read_without_weights
 from onnxgrad.ir.types import Array
 from onnxgrad.wording import option
 
@@ -64,14 +64,16 @@ class Files:
             return model
         external.load_weights(model, program.folder, program.digests, but={t.name for t in large})
         try:
-            self._move(large, program)
+            self._move(large, program.folder, program.digests)
         except OSError:
             return to_proto(program, weights=True)
         # protobuf keeps the memory of weights that left a model as long as the model
         return ModelProto.FromString(model.SerializeToString()) if inside else model
 
-    def _move(self, large: list[TensorProto], program: Program) -> None:
-        """Writes weights into the file, unless another model has done so."""
+    def _move(self, large: list[TensorProto], at: Path | None, digests: Digests) -> None:
+        """Writes weights of a model in the folder `at` into the file, unless another model has done
+        so.
+        """
         if self._temporary is not None and self._file is None:
             folder = tempfile.TemporaryDirectory(prefix="onnxgrad-")
             self.folder = Path(self._temporary.enter_context(folder))
@@ -79,15 +81,15 @@ class Files:
             self._file = self._temporary.enter_context(file)
         if self._file is None:
             return
-        at, known = program.folder, self._digests.setdefault(program.folder, Digests())
+        known = self._digests.setdefault(at, Digests())
         for tensor in large:
-            external.unchanged_since(tensor, known, program.digests)
+            external.unchanged_since(tensor, known, digests)
         new = external.refer(large, at, self._written)
-        _, places = external.move(new, at, self._file, program.digests)
+        _, places = external.move(new, at, self._file, digests)
         self._file.flush()
         external.name(new, _WEIGHTS)
         self._written |= {(at, was): (_WEIGHTS, *span) for was, span in places.items() if was}
-        known.update({was: program.digests[was] for was in places if was})
+        known.update({was: digests[was] for was in places if was})
 
     def runnable(self, model: ModelProto) -> ModelProto | Path:
         """Returns a model in the form that onnxruntime and the reference load: a file, written
@@ -108,8 +110,30 @@ class Files:
     def original(self, program: Program) -> ModelProto | Path:
         """Returns the model that a Program was read from in this form: its file if there is one."""
         if program.path is not None:
-            return program.path
+            return self.beside(program.path, program.digests)
         return self.of(program_of(program.proto, program.folder, None, program.digests))
+
+    def beside(self, path: Path, digests: Digests | None = None) -> Path:
+        """Returns a model file, or a copy beside its large weights if they lie in it: a session
+        holds the file, which it reads, and a copy of such weights, but maps those in another file.
+        The file itself if it is small, or the disk has no room for the weights. Raises NotProved as
+        `proto`.
+        """
+        try:
+            real = path.resolve()
+            if self._temporary is None or real.stat().st_size < LARGE_FILE:
+                return path
+            model = read_without_weights(real)
+            if model is None:
+                return path
+            large = external.outside(model)
+            if external.locations(model) != {real.name}:
+                return path
+            self._move(large, real.parent, Digests() if digests is None else digests)
+        except OSError:
+            return path
+        moved = self.runnable(model)
+        return moved if isinstance(moved, Path) else path
 
     def elements(self, tensor: TensorProto) -> Array:
         """Returns a constant of a model as an array. Raises InputError if it cannot be read."""

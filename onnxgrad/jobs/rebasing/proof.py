@@ -57,9 +57,10 @@ def _prove_parts(
     held = {n: v.initializer for n, v in whole.main.initializers.items() if n in taken}
     values = {n: whole.array(tensor) for n, tensor in held.items() if tensor is not None}
     bounds = {name: proof[name] for name in ("weights", "metric") if name in proof}
-    with in_parts(first, second, _cast(values, taken), options) as run:
+    with sharing() as files:
+        run = in_parts(first, second, _cast(values, taken), options, files)
         return proved(
-            whole, lambda feeds: _cast(run(_cast(feeds, taken)), returned), options, **bounds
+            whole, lambda feeds: _cast(run(_cast(feeds, taken)), returned), options, files, **bounds
         )
 
 

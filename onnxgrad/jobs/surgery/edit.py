@@ -26,9 +26,10 @@ from onnxgrad.ir.renaming import (
     value_names,
 )
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
-from onnxgrad.jobs.proving import original_of, proved, running
+from onnxgrad.jobs.proving import proved, running
 from onnxgrad.jobs.surgery.constant_values import Fill, values_of, weights_of
 from onnxgrad.jobs.surgery.declarations import EditOptions
 from onnxgrad.jobs.surgery.extract import computed, declare, remove_what_served
@@ -110,7 +111,8 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
         if options.verify:
             back = {new: old for old, new in changes.values.items()}
             shown = [v for v in made.main.outputs if back.get(v.name, v.name) in changes.added]
-            with running(original_of(_reference(reference, changes)), options) as run:
+            with sharing() as files:
+                run = running(files.original(_reference(reference, changes)), options)
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
                     known = {back.get(n, n): v for n, v in feeds.items() if n not in labels}
@@ -121,7 +123,7 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
                         declare(v, found[back.get(v.name, v.name)])
                     return {name: found[back.get(name, name)] for name in ends}
 
-                report = proved(made, expected, options)
+                report = proved(made, expected, options, files)
         return write_if_proved(Proved(made, report, notes=notes), hooks)
 
 

@@ -29,10 +29,11 @@ from onnxgrad.ir.renaming import (
 )
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import Digests, outside
+from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.types import TensorType, Type
 from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
 from onnxgrad.jobs.kinds import of_known
-from onnxgrad.jobs.proving import original_of, proved, running
+from onnxgrad.jobs.proving import proved, running
 from onnxgrad.jobs.surgery.declarations import JoinOptions
 from onnxgrad.jobs.surgery.fixed_dims import fix
 from onnxgrad.name_lists import names_among
@@ -69,8 +70,8 @@ def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks) -> Prov
         made = joined(*programs, options)
         report = None
         if options.verify:
-            first, second = (running(original_of(load_own(m)), options) for m in (a, b))
-            with first as run_a, second as run_b:
+            with sharing() as files:
+                run_a, run_b = (running(files.original(load_own(m)), options) for m in (a, b))
 
                 def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
                     of_a = {made.feeds_a[n]: v for n, v in feeds.items() if n in made.feeds_a}
@@ -82,7 +83,7 @@ def join(a: ModelLike, b: ModelLike, options: JoinOptions, hooks: Hooks) -> Prov
                         **{n: found[old] for n, old in made.results_b.items()},
                     }
 
-                report = proved(made.program, expected, options)
+                report = proved(made.program, expected, options, files)
         return write_if_proved(Proved(made.program, report, notes=made.notes), hooks)
 
 

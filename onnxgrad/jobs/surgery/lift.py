@@ -4,7 +4,6 @@ runs once, at load.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -20,12 +19,13 @@ from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program, cut
+from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.ir.types import TensorType, element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
 from onnxgrad.jobs.inspection.operator_costs import flops
-from onnxgrad.jobs.proving import Run, proved, runnable, running
+from onnxgrad.jobs.proving import Run, proved, running
 from onnxgrad.jobs.surgery.declarations import LiftOptions
 from onnxgrad.jobs.surgery.extract import extracted, remove_what_served
 from onnxgrad.name_lists import fits, matching, names_among
@@ -77,31 +77,28 @@ def lift(
         _cut(rest, ends)
         report = None
         if options.verify:
-            with in_parts(prepare, rest, values, options) as expected:
-                report = proved(original, expected, options)
+            with sharing() as files:
+                expected = in_parts(prepare, rest, values, options, files)
+                report = proved(original, expected, options, files)
         return write_if_proved(LiftedModel(rest, report, prepare), hooks)
 
 
-@contextlib.contextmanager
 def in_parts(
-    prepare: Program, rest: Program, values: Mapping[str, Any], options: Proof
-) -> Iterator[Run]:
-    """Yields a function that runs a preparation and then the rest. `values`: those of the weights
-    that are inputs of the parts alone.
+    prepare: Program, rest: Program, values: Mapping[str, Any], options: Proof, files: Files
+) -> Run:
+    """Returns a function that runs a preparation and then the rest. `values`: those of the weights
+    that are inputs of the parts alone. `files`: where large weights lie.
     """
-    with (
-        running(runnable(prepare), options) as first,
-        running(runnable(rest), options) as second,
-    ):
+    first, second = (running(files.of(part), options) for part in (prepare, rest))
 
-        def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
-            given = {**values, **feeds}
-            made = first({v.name: given[v.name] for v in prepare.main.inputs})
-            taken = {**given, **made}
-            needed = [v.name for v in rest.main.inputs if v.name in taken]
-            return second({n: taken[n] for n in needed})
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        given = {**values, **feeds}
+        made = first({v.name: given[v.name] for v in prepare.main.inputs})
+        taken = {**given, **made}
+        needed = [v.name for v in rest.main.inputs if v.name in taken]
+        return second({n: taken[n] for n in needed})
 
-        yield run
+    return run
 
 
 def prepare_path(rest: Path) -> Path:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
+from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
-from onnxgrad.jobs.proving import original_of, proved, running
+from onnxgrad.jobs.proving import proved, running
 from onnxgrad.jobs.surgery.declarations import LoraOptions
 from onnxgrad.train.adapters import Adapters, merge, with_adapter_inputs
 from onnxgrad.train.adapters import lora as add_adapters
@@ -31,8 +32,9 @@ def lora(model: ModelLike, options: LoraOptions, hooks: Hooks, form: Form) -> Pr
         made, reference = _made(program, options, form)
         report = None
         if options.verify:
-            with running(original_of(reference), options) as run:
-                report = proved(made, run, options)
+            with sharing() as files:
+                run = running(files.original(reference), options)
+                report = proved(made, run, options, files)
         return write_if_proved(Proved(made, report), hooks)
 
 

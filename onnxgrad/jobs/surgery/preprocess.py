@@ -22,10 +22,11 @@ from onnxgrad.ir.program import Names, Program
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.renaming import rename_values, symbols, value_names
 from onnxgrad.ir.save import to_proto
+from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
 from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
-from onnxgrad.jobs.proving import Run, original_of, proved, running
+from onnxgrad.jobs.proving import Run, proved, running
 from onnxgrad.jobs.surgery.declarations import PreprocessOptions
 from onnxgrad.jobs.surgery.fixed_dims import fix
 from onnxgrad.name_lists import names_among
@@ -114,8 +115,10 @@ def preprocess(model: ModelLike, options: PreprocessOptions, hooks: Hooks) -> Pr
         made, plans, notes = _joined(raised, before, after, options)
         report = None
         if options.verify:
-            with running(original_of(load_own(settled(model))), options) as run:
-                report = _proved(made, _expected(made, before, after, run, program), plans, options)
+            with sharing() as files:
+                run = running(files.original(load_own(settled(model))), options)
+                expected = _expected(made, before, after, run, program)
+                report = _proved(made, expected, plans, options, files)
             doubts = [*filter(None, (doubt for ending in after for doubt in ending.doubts))]
             if not report.ok:
                 report = replace(report, unproved=(*doubts[:1], *report.unproved))
@@ -377,14 +380,18 @@ def _expected(
 
 
 def _proved(
-    made: Program, expected: Run, plans: Sequence[Mapping[str, int]], options: PreprocessOptions
+    made: Program,
+    expected: Run,
+    plans: Sequence[Mapping[str, int]],
+    options: PreprocessOptions,
+    files: Files,
 ) -> Report:
     """Returns the report of the proof: on the caller's inputs, else on generated ones of two
     sizes.
     """
     given = options.dims or {}
     if options.inputs is not None or not plans[0] or plans[0].keys() <= given.keys():
-        return proved(made, expected, options)
+        return proved(made, expected, options, files)
     return Report.merge(
-        [proved(made, expected, options.having(dims={**plan, **given})) for plan in plans]
+        [proved(made, expected, options.having(dims={**plan, **given}), files) for plan in plans]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from functools import cached_property
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
-from onnx.helper import make_graph, make_model
+from onnx.helper import make_graph, make_model, tensor_dtype_to_np_dtype
 
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.protobufs import elements, every_graph, every_node, graphs_of, tensor_of
 from onnxgrad.verify.coverage.counters import Array, Goal, Reach
 from onnxgrad.verify.proof_model import ProofModel
@@ -21,6 +23,7 @@ from onnxgrad.verify.tolerance import is_float
 MOST_ROWS = 64  # rows of a table that runs have to read, if more differ
 _MOST = 1 << 25  # elements of a constant that is computed from those that differ
 _SECONDS = 5.0  # to compute one
+_WIDTHS = (1, 2, 4, 8)  # bytes of elements that are compared by bits
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,18 @@ class Differing:
             kind = _kind(ours[name])
             if ours_by[kind] == theirs_by[kind] == 1 and ours[name].dims:
                 pairs[name] = ours[name], theirs[by_kind[kind]]
-        return {n: (x, y) for n, (x, y) in pairs.items() if _kind(x) == _kind(y) and _may(x, y)}
+        return {
+            n: (x, y) for n, (x, y) in pairs.items() if _kind(x) == _kind(y) and self._may(x, y)
+        }
+
+    def _may(self, x: TensorProto, y: TensorProto) -> bool:
+        """Returns whether two constants may differ, without reading those outside of the file."""
+        if x.data_location == TensorProto.EXTERNAL == y.data_location:
+            same = self.original.folder == self.candidate.folder is not None
+            return not same or [*x.external_data] != [*y.external_data]
+        if TensorProto.EXTERNAL in (x.data_location, y.data_location):
+            return True
+        return not (x.raw_data and x.raw_data == y.raw_data)
 
     @property
     def any(self) -> bool:
@@ -85,6 +99,10 @@ class Differing:
     def _mask(self, value: str) -> Array | None:
         if value in self._pairs:
             x, y = self._pairs[value]
+            width = np.dtype(tensor_dtype_to_np_dtype(x.data_type)).itemsize
+            by_pieces = self.original.lies_outside(x) and self.candidate.lies_outside(y)
+            if by_pieces and width in _WIDTHS and raw_bytes(x) == math.prod(x.dims) * width:
+                return self._mask_by_pieces(x, y, width)
             return _differ(elements(self.original.read(x)), elements(self.candidate.read(y)))
         needed, sources = self._behind(value)
         different = [s for s in sources if s in self._pairs and self.mask(s) is not None]
@@ -93,6 +111,18 @@ class Differing:
         before = self._computed(value, needed, sources, ())
         after = self._computed(value, needed, sources, different)
         return None if before is None or after is None else _differ(before, after)
+
+    def _mask_by_pieces(self, x: TensorProto, y: TensorProto, width: int) -> Array | None:
+        """Returns which elements of `width` bytes differ, by bits."""
+        mask: Array | None = None
+        bits, at = np.dtype(f"u{width}"), 0
+        for ours, theirs in zip(self.original.pieces(x), self.candidate.pieces(y), strict=True):
+            if ours != theirs:
+                mask = np.zeros(math.prod(x.dims), bool) if mask is None else mask
+                differ = np.frombuffer(ours, bits) != np.frombuffer(theirs, bits)
+                mask[at : at + differ.size] = differ
+            at += len(ours) // width
+        return None if mask is None else mask.reshape(tuple(x.dims))
 
     def _visible(self, value: str, mask: Array) -> Array:
         """Returns which elements of a constant differ by more than rounding may."""
@@ -229,18 +259,11 @@ def _kind(tensor: TensorProto) -> tuple[int, tuple[int, ...]]:
     return tensor.data_type, tuple(tensor.dims)
 
 
-def _may(x: TensorProto, y: TensorProto) -> bool:
-    """Returns whether two constants may differ, without reading those outside of the file."""
-    if x.data_location == TensorProto.EXTERNAL or y.data_location == TensorProto.EXTERNAL:
-        return True
-    return not (x.raw_data and x.raw_data == y.raw_data)
-
-
 def _differ(x: Array, y: Array) -> Array | None:
     """Returns which elements differ, by bits because NaN differs from NaN; None if none do."""
     if x.shape != y.shape or x.dtype != y.dtype:
         return None
-    if x.dtype == object or not x.size or x.dtype.itemsize not in (1, 2, 4, 8):
+    if x.dtype == object or not x.size or x.dtype.itemsize not in _WIDTHS:
         mask = np.asarray(x != y)
     else:
         bits = np.dtype(f"u{x.dtype.itemsize}")

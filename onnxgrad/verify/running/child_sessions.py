@@ -17,8 +17,9 @@ import numpy as np
 from onnxgrad.verify.running.results_in_files import to_files
 
 CACHED_SESSIONS = 6
-# each session on a device, or of a large model, holds its weights: keep the two that are compared
-LARGE_SESSIONS = 2
+# each session on a device, or of a large model, holds its weights. On a device keep the two that
+# are compared; on the CPU the next one loads in the time of a few runs
+DEVICE_SESSIONS, LARGE_SESSIONS = 2, 1
 CPU = "CPUExecutionProvider"
 
 _IN_USE = re.compile(rb'"mem_in_use_peak" : "(\d{1,18})"')
@@ -214,8 +215,9 @@ class Sessions:
 def _count(config: dict[str, Any], on_cpu: bool) -> int:
     """Returns how many sessions may be open now."""
     keep: int = config.get("keep", CACHED_SESSIONS)
-    large = "most" in config and _resident() > config["most"]
-    return min(keep, LARGE_SESSIONS) if large or not on_cpu else keep
+    if not on_cpu:
+        return min(keep, DEVICE_SESSIONS)
+    return min(keep, LARGE_SESSIONS) if "most" in config and _resident() > config["most"] else keep
 
 
 def _resident() -> int:

@@ -18,6 +18,7 @@ from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.rounding import constants_shifted
 from onnxgrad.ir.storage import shared_weights as files
+from onnxgrad.ir.storage import weights_in_file
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -192,3 +193,61 @@ def test_a_constant_outside_a_model_without_a_folder_is_named() -> None:
     tensor.data_location = onnx.TensorProto.EXTERNAL
     with pytest.raises(InputError, match="'w' lies in an external file"):
         files.IN_MEMORY.elements(tensor)
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every weight of a model's file is a large one."""
+    monkeypatch.setattr(weights_in_file, "LARGE", 1)
+
+
+@pytest.mark.usefixtures("inside")
+def test_weights_in_a_file_are_copied_beside_it_once(folder: Path, tmp_path: Path) -> None:
+    """Also those of a file that a link names; a file with weights elsewhere stays as it is."""
+    path, link, apart = (tmp_path / f"{name}.onnx" for name in ("m", "link", "apart"))
+    onnx.save(model(), path)
+    link.symlink_to(path)
+    onnx.save(model(), apart, save_as_external_data=True, size_threshold=0, location="d")
+    with files.sharing() as where:
+        first, second = where.beside(path), where.beside(link)
+        assert first == second != path and where.beside(apart) == apart
+        found = onnx.load(first, load_external_data=False)
+        assert {e.value for t in found.graph.initializer for e in t.external_data} >= {
+            "weights.data"
+        }
+        moved = onnx.load(first)
+        assert moved.graph.node == model().graph.node
+        for ours, theirs in zip(moved.graph.initializer, model().graph.initializer, strict=True):
+            assert ours.name == theirs.name and ours.raw_data == theirs.raw_data
+        assert where.beside(first) == first
+        assert where.original(onnxgrad.load(path)) == first
+    assert not [*folder.iterdir()] and files.IN_MEMORY.beside(path) == path
+
+
+@pytest.mark.usefixtures("inside")
+def test_a_file_stays_as_it_is_without_room_for_its_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    onnx.save(model(), tmp_path / "m.onnx")
+    monkeypatch.setattr(files.external, "move", full)
+    with files.sharing() as where:
+        assert where.beside(tmp_path / "m.onnx") == tmp_path / "m.onnx"
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_a_proof_of_files_with_large_weights_has_the_verdict_of_small_ones(
+    folder: Path, tmp_path: Path, shift: float
+) -> None:
+    other = model()
+    moved = numpy_helper.to_array(other.graph.initializer[0]) + np.float32(shift)
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(moved, "w"))
+    onnx.save(model(), tmp_path / "a.onnx")
+    onnx.save(other, tmp_path / "b.onnx")
+    report = onnxgrad.verify(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    inside = onnxgrad.verify(model(), other)
+    assert bool(report) == (not shift) and report.differences == inside.differences
+    assert not [*folder.iterdir()]

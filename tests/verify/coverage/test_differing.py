@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
+from onnxgrad.ir.storage import external_data
 from onnxgrad.verify import verify
 from onnxgrad.verify.coverage.counters import Reach
 from onnxgrad.verify.coverage.differing import Differing
@@ -81,3 +85,26 @@ def test_explained_constants_are_left_out() -> None:
     assert found.unread(site)["w"].count == 6
     found.explained.add("w")
     assert found.unread(site) == {}
+
+
+@pytest.mark.parametrize(
+    ("name_of", "types"),
+    [("float", f32), ("float16", np.float16), ("int8", np.int8), ("int4", ml_dtypes.int4)],
+)
+def test_constants_in_files_are_compared_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name_of: str, types: Any
+) -> None:
+    monkeypatch.setattr(external_data, "_PIECE", 64)
+    table = np.arange(300).reshape(60, 5).astype(types)
+    other = table.copy()
+    other[[7, 59], [1, 4]] = np.ones((), types)
+    proofs = []
+    for name, values in (("a", table), ("b", other)):
+        made = model("int64[N] x", "y = Gather (t, x)", f"{name_of}[N,5] y", t=values)
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(made, path, save_as_external_data=True, size_threshold=0, location=f"{name}.data")
+        proofs.append(proof_model(path))
+    (a, b), inside = proofs, np.asarray(table != other)
+    mask = Differing(a, b).mask("t")
+    assert mask is not None and inside.any() and (mask == inside).all()
+    assert Differing(a, a).mask("t") is None and not Differing(a, a).any

@@ -20,7 +20,7 @@ from onnxgrad.__main__ import main
 from onnxgrad.errors import InputError
 from onnxgrad.verify.running import child_process, session
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.child_sessions import LARGE_SESSIONS
+from onnxgrad.verify.running.child_sessions import DEVICE_SESSIONS
 from onnxgrad.verify.running.session import open_session
 from tests.helpers import ROOT, parse
 
@@ -108,7 +108,7 @@ def test_a_device_holds_the_sessions_of_two_models(cuda: Any) -> None:
     ]
     child = child_process.pooled("cuda")
     held = [s for s in sessions if child.ask(10.0, "has", s._key)]
-    assert held == sessions[-LARGE_SESSIONS:]
+    assert held == sessions[-DEVICE_SESSIONS:]
     assert sessions[0].run({"x": np.ones(1, np.float32)})["y"] == 2
 
 
