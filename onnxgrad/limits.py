@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeAlias, TypeVar, cast
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.wording import option
 
 _P = ParamSpec("_P")
@@ -48,7 +48,7 @@ class LimitReached(NotProved):
     """
 
 
-@dataclass(frozen=True)
+@frozen
 class Limits:
     """`seconds` in all until `deadline` (of time.monotonic), and `memory` bytes for each
     process.

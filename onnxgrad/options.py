@@ -20,7 +20,7 @@ import typing
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import (
     Annotated,
@@ -34,6 +34,7 @@ from typing import (
 )
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import perhaps
 
@@ -61,7 +62,7 @@ def providers_of(text: str) -> list[str]:
 _ENDLESS = 2**63 - 1  # the largest integer of ONNX is no limit that matters to a reader
 
 
-@dataclass(frozen=True)
+@frozen
 class Range:
     """The least and the largest allowed value of a number; with `above`, the least is excluded.
     `words` describe the range in messages, `unit` that of the number.

@@ -22,6 +22,7 @@ LAYERS = [
     "interpreter",
     "vocabulary",
     "wording",
+    "frozen",
     "errors",
     "extensions",
     "results",

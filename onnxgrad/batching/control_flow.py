@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from onnx import ValueInfoProto, helper
@@ -14,6 +14,7 @@ from onnxgrad.batching.layout import OLDEST_SCAN, OWN, Layout, Refused
 from onnxgrad.batching.run_time_sizes import RunTimeSizes
 from onnxgrad.batching.site import Site, site_of, with_rows
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.clone import clone_block
@@ -150,7 +151,7 @@ def _is_safe(b: Binding) -> bool:
 # ---- Loop and Scan -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class _Body:
     """The copy of a body. `lead`: the number of its inputs, and of operands, before the states;
     `states`: their number; `ends`: of its outputs before theirs. `moving`: its inputs that depend

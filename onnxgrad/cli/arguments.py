@@ -5,16 +5,16 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
 from onnxgrad.cli.help_text import examples_text
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import Declaration, FileUse, add_flags, group_of
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """A flag or a positional argument: the arguments of `add_argument`, the `title` of its group,
     and `either`, the name of its mutually exclusive group. `file` and `globs`: as `file` and
@@ -35,7 +35,7 @@ class Row:
         return str(self.keywords.get("dest", longest.lstrip("-").replace("-", "_")))
 
 
-@dataclass(frozen=True)
+@frozen
 class Command:
     """`onnxgrad NAME`: its summary, two examples, its own rows, and the declaration of its `job` or
     its name in onnxgrad.jobs. `required` lists exclusive groups in which one argument must be

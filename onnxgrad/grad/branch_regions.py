@@ -15,11 +15,12 @@ guarded.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.arranged_conditions import arranged, parts_by_axis
 from onnxgrad.grad.paths import Paths
 from onnxgrad.ir.axis_maps import on_axes
@@ -32,7 +33,7 @@ from onnxgrad.ir.types import FLOAT_DTYPES, Shape, same_dim, same_shape
 from onnxgrad.ir.var import Var
 
 
-@dataclass(frozen=True)
+@frozen
 class Selection:
     """The elements at which a condition holds, or does not hold, are selected.
 

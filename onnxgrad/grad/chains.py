@@ -9,9 +9,9 @@ readers of the values between are not affected: their adjoints flow as usual and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import Formula
 from onnxgrad.grad.unbroadcast import fit
 from onnxgrad.ir.binding import Binding
@@ -22,7 +22,7 @@ from onnxgrad.rewrite.match import match_binding
 from onnxgrad.rewrite.pattern import Pattern
 
 
-@dataclass(frozen=True)
+@frozen
 class Chain:
     """A pattern over numbers and the captures `ends`, by default `x`, or `x` and `z`. The formula
     `f(g, y, captures by name ...)` returns the partial of `x`, or a tuple with one per end.

@@ -5,10 +5,10 @@ onnx's schemas.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import INTERNAL, GradientRule, find, rules
 
 _FLOATS = frozenset({"tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"})
@@ -17,7 +17,7 @@ _PACKAGE = __name__.partition(".")[0] + "."
 _KINDS = {"vjp": "rule", "vjp_all": "rule", "vjp_blocks": "rule", "zero": "zero", "body": "rule"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Coverage:
     """One operator: the version that introduced its current form, and how it is differentiated.
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.checkpointing.choice import (
     Balanced,
@@ -45,7 +46,7 @@ from onnxgrad.ir.var import Var
 _TRIALS = 32  # formed gradients of a local search
 
 
-@dataclass(frozen=True)
+@frozen
 class Gradient:
     """A program with its adjoints, and notes for the user."""
 
@@ -134,7 +135,7 @@ def _improved(
     return best
 
 
-@dataclass(frozen=True)
+@frozen
 class _Trial:
     """A gradient formed with a choice of segments, its warnings, and the bytes of a run."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import GradientRule
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
@@ -32,7 +32,7 @@ SHAPE_LIKE = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class Parameter:
     """One parameter of a formula after `g` and `y`."""
 

@@ -5,10 +5,10 @@ model with its gradient.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.differentiation import differentiate
 from onnxgrad.grad.opset.raising import OPSET
@@ -21,7 +21,7 @@ _RULE = "gradient"
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class GradientPass(Pass):
     """y, ... = f(x, ...) = y, ..., dt/dx, ...: the adjoints of the values `wrt` become further
     outputs.

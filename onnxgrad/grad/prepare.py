@@ -11,10 +11,11 @@ paths between `wrt` and the targets; the bindings to recompute are chosen afterw
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.autocast import Narrow, autocast
 from onnxgrad.grad.backward_walk import AsKept, Intact, View
 from onnxgrad.grad.checkpointing.choice import Choice, choose
@@ -52,7 +53,7 @@ from onnxgrad.wording import counted, option
 Adjoint = Literal["auto", "ones", "input"]
 
 
-@dataclass(frozen=True)
+@frozen
 class GradientRequest(metaclass=Declared):
     """The options of a gradient: see `gradient`. Raises InputError for a wrong adjoint or `names`.
 
@@ -97,7 +98,7 @@ def check_names(names: str, count: int = 1) -> None:
         raise InputError(f"names must hold {{}} {places}; it is {names!r}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Prepared:
     """A program whose forward part can be walked back.
 

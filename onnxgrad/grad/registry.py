@@ -8,12 +8,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_type_hints
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
 from onnxgrad.extensions import built_in, plugged
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import NUMERIC
@@ -43,7 +43,7 @@ INTERNAL = "onnxgrad"
 _BROADCASTING = frozenset((*NUMERIC, "BitShift", "Gemm", "MatMul"))
 
 
-@dataclass(frozen=True)
+@frozen
 class GradientRule:
     """How one operator is differentiated.
 

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.branch_regions import (
     STEEP,
     Masks,
@@ -71,7 +72,7 @@ def safe_forms(wanted: bool) -> Iterator[Used]:
         _USED.reset(token)
 
 
-@dataclass(frozen=True)
+@frozen
 class Guard:
     """Guards that keep the partials of one binding from NaN: at a root of squares, and in a region
     that selections reject in part.

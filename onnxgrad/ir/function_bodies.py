@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, helper
 
 from onnxgrad.errors import InputError, InternalError, OnnxgradError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -31,7 +31,7 @@ from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var
 
 
-@dataclass(frozen=True)
+@frozen
 class Body:
     """A function body, and the call's results in the order of the body's outputs. `key` is set for
     a local function.

@@ -7,7 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from onnx import (
 )
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.attributes import text
 from onnxgrad.ir.preflight.tensors import raw_bytes
@@ -185,7 +186,7 @@ def elements(tensor: TensorProto) -> Array:
         raise InputError(f"the data of tensor '{tensor.name}' is damaged: {reason}") from e
 
 
-@dataclass(frozen=True)
+@frozen
 class Stats(Plain):
     """Counts of a model. Nodes include those of nested graphs and function bodies. Parameters are
     the elements of all constant tensors. Bytes are those of the file and of its external data.

@@ -3,7 +3,7 @@
 `declarations.py` declares the options of each job as fields of a frozen dataclass; groups that jobs
 share (`groups.py`) are base classes:
 
-    @dataclass(frozen=True, kw_only=True)
+    @frozen(kw_only=True)
     class OptimizeOptions(Proof):
         job: ClassVar[str] = "optimize"
         merge: Merge = option("auto", "parallel products into one: auto (default) where it pays")

@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import REQUIRED, option
 from onnxgrad.jobs.groups import Limits, PartOf, Proof, Running, verified
 from onnxgrad.jobs.kinds import (
@@ -36,7 +36,7 @@ FINITE = sys.float_info.max
 
 
 # parts of recipes that are jobs of their own
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Float16Options(Proof):
     job: ClassVar[str] = "float16"
     words: ClassVar[Mapping[str, str]] = {"BOUNDS": FLOAT16_BOUND}
@@ -67,7 +67,7 @@ HALF = PartOf(Float16Options, also=("atol", "rtol", "metric"), or_true=True)
 Half: TypeAlias = Annotated[bool | Mapping[str, Any], HALF]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class OptimizeOptions(Proof):
     job: ClassVar[str] = "optimize"
     title: ClassVar[str] = "rewriting"
@@ -250,7 +250,7 @@ class OptimizeOptions(Proof):
             object.__setattr__(self, "dims", left)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ConvertOpsetOptions(Proof):
     job: ClassVar[str] = "convert_opset"
 
@@ -263,7 +263,7 @@ class ConvertOpsetOptions(Proof):
         return OptimizeOptions.from_settings({**self.shared(Proof), **passes})
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class VerifyOptions(Proof):
     job: ClassVar[str] = "verify"
 
@@ -312,7 +312,7 @@ class VerifyOptions(Proof):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RunOptions(Running):
     job: ClassVar[str] = "run"
     title: ClassVar[str] = "running"
@@ -329,7 +329,7 @@ class RunOptions(Running):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class InspectOptions(Limits):
     job: ClassVar[str] = "inspect"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
@@ -342,13 +342,13 @@ class InspectOptions(Limits):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class DiffOptions(Limits):
     job: ClassVar[str] = "diff"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ReduceOptions(Limits):
     job: ClassVar[str] = "reduce"
 
@@ -361,7 +361,7 @@ class ReduceOptions(Limits):
     check_timeout: Seconds = option(60.0, "seconds for one check (default: 60)", metavar="SECONDS")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class BenchOptions(Running):
     job: ClassVar[str] = "bench"
     title: ClassVar[str] = "measuring"

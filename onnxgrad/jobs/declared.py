@@ -14,7 +14,7 @@ import inspect
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import (
     Annotated,
     Any,
@@ -28,6 +28,7 @@ from typing import (
 )
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.options import (
     check_fields,
     checked,
@@ -79,7 +80,7 @@ def option(
     return field(default=default, metadata={_KEY: doors})
 
 
-@dataclass(frozen=True)
+@frozen
 class Option:
     """A declared option; `title` is the heading of its group in `--help`."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.groups import PRODUCTS, SPLIT, Bounds, Limits, Running, verified
 from onnxgrad.jobs.kinds import Commas, Instance, LossLike, Names, Positive, Seed, Sizes, Word
@@ -50,7 +50,7 @@ Targets: TypeAlias = Annotated[str | int | Sequence[str | int], Word()]
 # ---- what is differentiated ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Chosen(Limits):
     """The target of differentiation and the values with respect to which it is differentiated."""
 
@@ -73,7 +73,7 @@ class Chosen(Limits):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Losses(Declaration):
     """A loss to add to the model before it is differentiated."""
 
@@ -87,7 +87,7 @@ class Losses(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Checkpointing(Declaration):
     """Recomputation in place of stored values."""
 
@@ -102,7 +102,7 @@ class Checkpointing(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Stopping(Chosen):
     """The target, the inputs and the stop values of a differentiation."""
 
@@ -115,7 +115,7 @@ class Stopping(Chosen):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Request(Stopping, Checkpointing):
     """The gradient to form."""
 
@@ -128,7 +128,7 @@ class Request(Stopping, Checkpointing):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Formulas(Declaration):
     """The formulas of a gradient, and where it is an estimate."""
 
@@ -151,7 +151,7 @@ class Formulas(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class GradientForm(Request, Formulas):
     """How the gradient is written."""
 
@@ -167,7 +167,7 @@ class GradientForm(Request, Formulas):
     simplify: bool = option(True, "do not simplify the gradient graph", flag="--no-simplify")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class PerSample(Declaration):
     """The derivative of each sample."""
 
@@ -180,7 +180,7 @@ class PerSample(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Finality(Declaration):
     """Whether the derivative may be derived again."""
 
@@ -193,13 +193,13 @@ class Finality(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class GradientOptions(GradientForm, Losses, PerSample, Finality):
     job: ClassVar[str] = "gradient"
     title: ClassVar[str] = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Jacobians(Declaration):
     """How a Jacobian is formed."""
 
@@ -212,14 +212,14 @@ class Jacobians(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class JacobianOptions(Stopping, Losses, PerSample, Jacobians, Finality):
     job: ClassVar[str] = "jacobian"
 
     names: str = option("{}_by_{}", "names of the Jacobians, by target and value")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Splitting(Declaration):
     title: ClassVar[str] = SPLIT
 
@@ -233,7 +233,7 @@ class Splitting(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LinearizeOptions(Stopping, Losses, Splitting):
     job: ClassVar[str] = "linearize"
 
@@ -241,14 +241,14 @@ class LinearizeOptions(Stopping, Losses, Splitting):
     dims: Sizes | None = option(None, "sizes of symbolic dimensions by which bytes are counted")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class JvpOptions(Stopping, Losses, Finality):
     job: ClassVar[str] = "jvp"
 
     names: str = option("{}_tangent", "names of the tangents")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class HessianProductOptions(Stopping, Losses, Finality):
     job: ClassVar[str] = "hessian_vector_product"
 
@@ -256,14 +256,14 @@ class HessianProductOptions(Stopping, Losses, Finality):
     tangents: str = option("{}_tangent", "names of the new inputs")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class HessianOptions(Stopping, Losses, Finality):
     job: ClassVar[str] = "hessian"
 
     names: str = option("{}_{}_hessian", "names of the Hessians, by both values")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class MarkOptions(Chosen):
     job: ClassVar[str] = "mark_checkpoints"
 
@@ -275,7 +275,7 @@ class MarkOptions(Chosen):
 # ---- how it is checked --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Checked(Running):
     """How a derivative is checked."""
 
@@ -290,7 +290,7 @@ class Checked(Running):
     seed: Seed = option(0, "seed of generated values and directions (default: 0)", metavar="N")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Tolerated(Checked):
     """The tolerance of a derivative."""
 
@@ -304,13 +304,13 @@ class Tolerated(Checked):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class CheckGradientOptions(GradientForm, Losses, Tolerated):
     job: ClassVar[str] = "check_gradient"
     title: ClassVar[str] = "check"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class CheckProductOptions(Stopping, Losses, Jacobians, Tolerated):
     job: ClassVar[str] = "check_product"
 
@@ -319,7 +319,7 @@ class CheckProductOptions(Stopping, Losses, Jacobians, Tolerated):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class GradOptions(GradientForm, Losses, PerSample, Finality, Jacobians, Splitting, Checked, Bounds):
     job: ClassVar[str] = "grad"
     title: ClassVar[str] = ""

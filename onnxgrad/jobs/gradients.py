@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InputError, NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.check import check_gradient, refuse_strange
 from onnxgrad.grad.checking.derivatives import check_product
 from onnxgrad.grad.checking.report import GradientReport, bounded
@@ -72,7 +73,7 @@ from onnxgrad.wording import option
 _SAMPLE = 8  # values of a proof; a check looks at all
 
 
-@dataclass(frozen=True)
+@frozen
 class Changed:
     """A changed program, the names of its new parts, and notes."""
 
@@ -81,7 +82,7 @@ class Changed:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Derived:
     """The result (a Gradient, a Derivative or a Changed), the seconds, and the check of a sample,
     if any.

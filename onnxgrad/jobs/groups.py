@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import Declaration, option, options_of
 from onnxgrad.jobs.kinds import (
     Checks,
@@ -41,7 +41,7 @@ def verified(check: str = "proof") -> Any:
     return option(True, f"skip the {check} (needs no onnxruntime)", flag="--no-verify")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Limits(Declaration):
     """Bounds on the time and the memory of all work on one model."""
 
@@ -62,7 +62,7 @@ class Limits(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Running(Limits):
     """Where models run, and on which values."""
 
@@ -95,7 +95,7 @@ class Running(Limits):
         return {"provider": self.provider, "threads": self.threads, **some}
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Bounds(Declaration):
     """Bounds that replace the tolerances of the proof."""
 
@@ -124,7 +124,7 @@ class Bounds(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Proof(Running, Bounds):
     """How a result is proved equal to its original."""
 

@@ -8,11 +8,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onnxgrad.errors import NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, check_room
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.protection import Writes, protecting, refuse
@@ -32,7 +33,7 @@ def to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-@dataclass(frozen=True)
+@frozen
 class Hooks:
     """Functions by which the caller takes part in `optimize`; by default none.
 
@@ -56,7 +57,7 @@ class Hooks:
     ahead: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Proved:
     """The model that a job made, the report of its proof (None if it was not proved), and notes."""
 

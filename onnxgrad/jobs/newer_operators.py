@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.program import Program
 from onnxgrad.passes.served_opsets import newer_chains
 from onnxgrad.wording import counted, option
 
 
-@dataclass(frozen=True)
+@frozen
 class NewerOperators:
     """The number of chains that an operator of a newer opset may replace, and that opset, by
     operator. A law may still decline a chain for its dtype or sizes.

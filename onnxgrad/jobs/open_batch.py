@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, load_own, read
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
@@ -31,14 +31,14 @@ from onnxgrad.verify.rows.proof import RowProof
 from onnxgrad.wording import option, what_there_is
 
 
-@dataclass(frozen=True)
+@frozen
 class OpenedModel(Proved):
     """An opened model, the report of its proof, and the changes."""
 
     opened: Opened
 
 
-@dataclass(frozen=True)
+@frozen
 class SizedModel(Proved):
     """A model with other open dimensions, the report of its proof, and the changes; `rows` if its
     batch was opened too.
@@ -87,7 +87,7 @@ def _names(program: Program, given: Sequence[str] | str | None) -> list[str] | N
     return [*names_among(given, {v.name for v in program.main.vars()}, "inputs")]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Placed:
     """The texts NAME and NAME=AXIS of known names."""
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from onnxgrad.errors import NotProved, OnnxgradError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, load, proto_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from onnxgrad.jobs.rebasing.changes import Followed
 
 
-@dataclass(frozen=True)
+@frozen
 class Job:
     """The work on a model, after its options have been read into passes, recipe and decisions."""
 

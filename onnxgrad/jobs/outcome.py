@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import InternalError, OnnxgradError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.storage.outline import outline
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from onnxgrad.jobs.rebasing.record import Record
 
 
-@dataclass(frozen=True)
+@frozen
 class Change(Plain):
     """A change of the model in addition to its rewriting: its description, notes, and the result of
     its proof.
@@ -163,7 +164,7 @@ class Outcome(Plain):
                 self.newer = NewerOperators.of(done.rewritten)
 
 
-@dataclass(frozen=True)
+@frozen
 class OptimizedModel(WithPage):
     """The result of `optimize(report=True)`: the `model`, in the type you passed in, and its
     outcome. `str` returns the text of the command, `to_dict()` the data of its `--json`.

@@ -53,12 +53,13 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.save import to_proto
@@ -99,7 +100,7 @@ _SUBTABLES = ("verify", "bench")
 _JOINED = ("require", "lint")  # tables of a model that add to the common ones
 
 
-@dataclass(frozen=True)
+@frozen
 class Recipe:
     """The flat options for all models, those for the models that a glob matches, and those of their
     variants. `where` names the file, `ci` are the options of `onnxgrad ci` alone.

@@ -8,13 +8,14 @@ import shlex
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.declarations import ReduceOptions
@@ -25,7 +26,7 @@ from onnxgrad.verify.reducing.reduce import Command, Interesting, Reduction, Ser
 Check: TypeAlias = Callable[[ModelProto], bool] | str | Sequence[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class ReducedModel(Plain):
     """The result of `reduce(report=True)`: the smallest `model`, in the type you passed in; the
     numbers of candidates `checked` and `invalid`; `finished`: whether the time sufficed; `steps`:

@@ -20,13 +20,14 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.domains import full_name
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import stats_of
@@ -41,7 +42,7 @@ from onnxgrad.wording import perhaps, told_apart
 INPUT = "input"  # the input model, with which the result is compared
 
 
-@dataclass(frozen=True)
+@frozen
 class Latency(Plain):
     """The ratio of a time to that of the model `against`, measured in turns: the median with its
     quartiles. `clock`: "CPU", or "wall" on a device that computes while the CPU waits.
@@ -61,7 +62,7 @@ class Latency(Plain):
         return f"quartiles {self.low:.2f} to {self.high:.2f}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Facts(Plain):
     """The facts of a model. Counts are those of `ir.protobufs.Stats`, types are as printed
     (`f32[N,4]`), opsets by domain.
@@ -161,7 +162,7 @@ _BOUND = re.compile(
 _SHARE = re.compile(r"\s*(?P<sign>>=|>|==)\s*(?P<share>\d{1,3}(?:\.\d{1,9})?)\s*%\s*")
 
 
-@dataclass(frozen=True)
+@frozen
 class Bound:
     """`sign` `number`, or with a `base` (input, baseline) 1 + `number` times the value of the base;
     `of` is the file to which a latency is relative; `names` are the required checks.
@@ -187,7 +188,7 @@ class Bound:
         return f"{self.sign} {' '.join(filter(None, (base, percent)))}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Held(Plain):
     """One requirement and its result: the measured `value`, the `limit` as a number (both None if
     unknown or not numbers), and `why` the requirement is missed.

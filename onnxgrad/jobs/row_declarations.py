@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import option
 from onnxgrad.jobs.groups import Limits, verified
 from onnxgrad.jobs.kinds import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnxgrad.verify.feeds.proof_cases import Inputs
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RowsProof(Limits):
     """How every row of a result is proved."""
 
@@ -57,7 +57,7 @@ class RowsProof(Limits):
     verify: bool = verified()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class OpenBatchOptions(RowsProof):
     job: ClassVar[str] = "open_batch"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
@@ -108,7 +108,7 @@ class OpenBatchOptions(RowsProof):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class VmapOptions(RowsProof):
     job: ClassVar[str] = "vmap"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from math import inf, prod
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.types import Shape
@@ -109,7 +109,7 @@ def inverse(perm: Perm) -> Perm:
     return tuple(perm.index(i) for i in range(len(perm)))
 
 
-@dataclass(frozen=True)
+@frozen
 class Region:
     """Bindings that move to the order `perm`, and the transposed elements before and after, with
     _MANY for each symbol.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import FLOAT_DTYPES, same_dim
@@ -22,7 +22,7 @@ x, y = capture("x y")
 _DTYPES = FLOAT_DTYPES - {TensorProto.BFLOAT16} | {TensorProto.INT32, TensorProto.INT64}
 
 
-@dataclass(frozen=True)
+@frozen
 class _Equation:
     """The letters of each operand's axes, and of the result's."""
 

@@ -7,11 +7,11 @@ are equal up to rounding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Shape, is_static, same_shape
@@ -34,7 +34,7 @@ def _check(x: Var) -> None:
     decline_if(fixed(x), "the left operand is constant")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Choice:
     """The costs of x @ (w + p @ q) and x @ w + (x @ p) @ q, and the rows of x in each batch."""
 

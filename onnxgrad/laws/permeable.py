@@ -7,11 +7,11 @@ f' is f with its axes, pads and constants in the new order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.axis_maps import OPERAND_OF_AXES, flattens, named_axes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import ACTIVATIONS, BITWISE, BROADCASTING, REDUCTIONS
@@ -28,7 +28,7 @@ _UNARY = ("Cast", "Identity", "Not", *ACTIVATIONS)
 _NARY = tuple(op for op in BROADCASTING if op not in BITWISE)
 
 
-@dataclass(frozen=True)
+@frozen
 class Moved:
     """How a binding computes in the other order: which operands must be in that order, what to
     emit, and whether the results are in that order as well.

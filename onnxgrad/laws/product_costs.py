@@ -8,9 +8,9 @@ product of constants costs nothing, because it is computed before the model runs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Shape, broadcast_shapes, element_count, is_static, same_shape
 from onnxgrad.ir.var import Var
@@ -31,7 +31,7 @@ CLEARLY = 9
 _DEPTH = 6
 
 
-@dataclass(frozen=True)
+@frozen
 class Cost:
     """`once + each * rows` multiplications."""
 
@@ -52,7 +52,7 @@ class Cost:
         return self.once + self.each * count
 
 
-@dataclass(frozen=True)
+@frozen
 class Chain:
     """The costs of the two orders of a product of three operands x (rows, k), a (k, r), b (r, n),
     and the number of rows.

@@ -6,12 +6,12 @@ of one row. For Attention only the selected queries are needed; all keys and val
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, VIEWS
@@ -44,7 +44,7 @@ def _computed(block: BindingBlock) -> int:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Rows:
     """Some rows of a value: those at `index` along the first `lead` axes. `axis` is that of a
     Gather, None for GatherND; `flat`: a Gather from all rows as one matrix.

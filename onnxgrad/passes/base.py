@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
 
 from onnxgrad.extensions import built_in, plugged
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.program import Program
@@ -201,19 +202,18 @@ def family_pass(
     return lambda choose: _declared(choose, FamilyPass, "family", **more)
 
 
-def _declared(choose: Callable[..., Any], base: type[Any], answers: str, **members: Any) -> Any:
+def _declared(choose: Callable[..., Any], base: Any, answers: str, **members: Any) -> Any:
     """Returns a registered dataclass. Its fields are the keywords of `choose`, and its property
     `answers` returns the result of `choose` for them.
     """
-    options = [
-        (p.name, p.annotation, field(default=p.default))
-        for p in inspect.signature(choose).parameters.values()
-    ]
+    options = inspect.signature(choose).parameters
     members |= {
         "name": choose.__name__.replace("_", "-"),
         "__doc__": choose.__doc__,
-        answers: property(lambda self: choose(**{n: getattr(self, n) for n, _, _ in options})),
+        "__module__": choose.__module__,  # where pickle and get_type_hints look
+        "__annotations__": {name: p.annotation for name, p in options.items()},
+        **{name: p.default for name, p in options.items()},
+        answers: property(lambda self: choose(**{name: getattr(self, name) for name in options})),
     }
-    cls = make_dataclass(choose.__name__, options, bases=(base,), namespace=members, frozen=True)
-    cls.__module__ = choose.__module__  # where pickle and get_type_hints look
-    return register(cls)
+    cls: Any = type(base)(choose.__name__, (base,), members)
+    return register(frozen(cls) if options else cls)

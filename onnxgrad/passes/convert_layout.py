@@ -4,9 +4,9 @@ ConvertLayout).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import emitting
@@ -25,7 +25,7 @@ _ORDERS = 8
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class ConvertLayout(Pass):
     """f(Transpose(x)) = Transpose(f'(x)) for whole regions, where fewer elements are transposed.
 

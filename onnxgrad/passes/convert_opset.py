@@ -18,6 +18,7 @@ from onnx import FunctionProto, helper
 from onnx.defs import OpSchema
 
 from onnxgrad.errors import InputError, InternalError, UnknownDtype
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.attributes import RefAttr, is_of_onnxruntime
 from onnxgrad.ir.binding import Binding
@@ -190,7 +191,7 @@ def _bind(program: Program) -> int:
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class BindDefaults(Pass):
     """f(x, w) = f(x) at the default of w: inputs that have an initializer become constants, which
     other passes fold.
@@ -377,7 +378,7 @@ def set_opset(root: BindingBlock, version: int) -> None:
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class ConvertOpset(Pass):
     """f of opset n = f of opset m in that opset's form; nested graphs and functions included.
 

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.var import Var
@@ -32,7 +32,7 @@ _SINCE = 10
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class FakeQuantizationToInteger(Pass):
     """quantize(f(dequantize(x))) = f'(x): 8-bit values are moved, compared, multiplied as integers.
 

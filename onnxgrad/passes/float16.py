@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.derivations import Predicate
 from onnxgrad.ir.function_bodies import called, callees
 from onnxgrad.ir.operator_index import blocks_in
@@ -22,7 +22,7 @@ from onnxgrad.rewrite.trace import Trace
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class Float16(Pass):
     """f(x) = float32(f16(float16(x))): weights and computations of float32 in float16.
 

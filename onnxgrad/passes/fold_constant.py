@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emit, emitting
@@ -78,7 +78,7 @@ _SECONDS = 30.0
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class FoldConstant(Pass):
     """f(c) = its value, for constants c: results that depend on constants only are computed now.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar
 
@@ -11,6 +10,7 @@ import onnx
 from onnx import FunctionProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.function_bodies import (
@@ -52,7 +52,7 @@ _RULE = "inline_call"
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class Inline(Pass):
     """y = f(x), f marked: the body of f in its place, callees first; the definition goes when no
     call is left.

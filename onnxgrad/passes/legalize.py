@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.type_inference.per_binding import type_again
@@ -26,7 +26,7 @@ _QDQ = frozenset({("", "QuantizeLinear"), ("", "DequantizeLinear")})
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class Legalize(Pass):
     """qf(x, s, z) = quantize(f((x - z) s)): QLinear*, QGemm, *Integer, DynamicQuantizeLinear by
     other operators.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import ClassVar
 
 from onnx import AttributeProto, FunctionProto, TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
@@ -26,7 +26,7 @@ from onnxgrad.rewrite.trace import Trace
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class MergeEqual(Pass):
     """f(x), f(x) = y, y: equal bindings become one, initializers with equal bytes become one.
 

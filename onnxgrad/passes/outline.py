@@ -10,11 +10,11 @@ become two here, because a binding with several results belongs to no group.)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, ClassVar
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, MOVES, REDUCTIONS
@@ -237,7 +237,7 @@ def _device(b: Binding) -> _Device:
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class Outline(Pass):
     """g(f(x)) = fg(x): bindings that one loop can compute become one local function; a reduction
     ends a group.

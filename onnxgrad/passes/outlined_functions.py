@@ -15,6 +15,7 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -165,7 +166,7 @@ class File:
         return File({b: i for i, b in enumerate(block.bindings)}, declarations(block))
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """Bindings in order, and the values that they read from outside. `several`: the results that
     others read; by default the result of the last binding.

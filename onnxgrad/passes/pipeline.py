@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.load import collector_paused, load
 from onnxgrad.ir.operator_index import blocks_in
@@ -142,7 +143,7 @@ class PassResult:
     seconds: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Pipeline:
     """Passes in order."""
 

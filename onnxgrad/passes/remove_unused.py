@@ -6,13 +6,13 @@ and RemoveUnusedOutputs).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 import onnx
 from onnx import FunctionProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -26,7 +26,7 @@ from onnxgrad.rewrite.trace import Trace
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class RemoveUnused(Pass):
     """y = f(x), y unused: removed; so are initializers that nothing reads. Graph inputs always
     stay.
@@ -87,7 +87,7 @@ def reachable(program: Program, entries: Iterable[FunctionKey] = ()) -> set[Func
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class RemoveUnusedFunctions(Pass):
     """Removes functions that no call reaches from the main graph, its nested graphs or
     training_info.
@@ -115,7 +115,7 @@ class RemoveUnusedFunctions(Pass):
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class RemoveUnusedParameters(Pass):
     """f(x, y, z) = g(x, z), y unused in f: operands and attributes that a local function never
     reads go, and results that no call reads.

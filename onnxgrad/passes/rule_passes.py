@@ -5,9 +5,9 @@ they are tried, and the passes over families of parallel branches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.program import Program
 from onnxgrad.laws.adjust_matmul_order import order_of_products
 from onnxgrad.laws.composites.activations import ACTIVATIONS
@@ -376,7 +376,7 @@ def lower_composites(provider: Provider = "cpu") -> Sequence[Rule]:
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class FoldScaleAxis(Pass):
     """(x @ w) * s = x @ (w * s), then (x * s) @ w = x @ (s * w), then weight * scale becomes the
     weight.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 from onnx import GraphProto, TensorProto, ValueInfoProto, numpy_helper
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import ELEMENTWISE
@@ -45,7 +45,7 @@ _SAME = frozenset({
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class SimplifySizes(Pass):
     """Shape(f(x)) = Shape(x) for elementwise f; equal sizes are computed once, and read from a
     graph input that has them.
@@ -280,7 +280,7 @@ def _opened(said: Type, known: Type | None) -> tuple[tuple[int, str], ...]:
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class InferShapes(Pass):
     """Declares the type and shape of every known value in `value_info`; an open size is an
     expression of the inputs' sizes, such as batch*seq.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.operator_index import blocks_in
@@ -23,7 +23,7 @@ LARGEST_SUNK = 1 << 20
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class SinkConstants(Pass):
     """If(p, f(c), g) = If(p, let c in f(c), g): a constant that one branch alone reads moves there.
 

@@ -4,9 +4,9 @@ stack traces.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import described, described_by
@@ -16,7 +16,7 @@ from onnxgrad.wording import counted
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class StripMetadata(Pass):
     """f(x) = f(x) without metadata: entries of nodes, graphs, functions, declared values and
     weights are removed, such as stack traces and module paths. The metadata of the model stays.

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.derivatives.derivative import (
     Derivative,
     Kind,
@@ -53,7 +53,7 @@ _REST = np.array([-1], np.int64)
 _SEEDS = re.compile(r"n(adj|fwd)\d*(_x_(\d+|n(adj|fwd)\d*))*")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class CasadiOptions(PluggedDerivative, Chosen):
     """The options of `casadi_derivative`."""
 

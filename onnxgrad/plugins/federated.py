@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.storage import safetensors_file
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.training.values import check_alike
@@ -73,7 +73,7 @@ def _mean(name: str, arrays: Sequence[Array], shares: Array) -> Array:
     return total.astype(first.dtype)
 
 
-@dataclass(frozen=True)
+@frozen
 class Delta:
     """The change of weights by training.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnx import FunctionProto, ModelProto, ValueInfoProto, helper
 
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.check import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.differentiation import differentiate
@@ -30,7 +30,7 @@ from onnxgrad.report.gradient import GradientMade
 from onnxgrad.report.parts import Part
 
 
-@dataclass(frozen=True)
+@frozen
 class FunctionMade(GradientMade):
     """A model with a new function, and its check, if any."""
 
@@ -41,7 +41,7 @@ class FunctionMade(GradientMade):
         yield f"new function {self.gradient.new}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class FunctionGradientOptions(PluggedDerivative, Limits):
     """The options of `function_gradient`."""
 

@@ -5,7 +5,6 @@ merges neighbouring calls into one function.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -13,6 +12,7 @@ from weakref import WeakKeyDictionary
 from onnx import ValueInfoProto, defs
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import canonical
@@ -45,7 +45,7 @@ from onnxgrad.rewrite.trace import Decline, Trace, decline_if
 _HELD = 64
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class OutlinedPattern(ProgramLaw):
     """A pattern whose matches become calls of `domain::name`. `body`: the file keeps the function;
     otherwise the runtime has the operator. `check` may refuse a match.
@@ -279,7 +279,7 @@ _REGIONS = ".regions"
 
 
 @register
-@dataclass(frozen=True)
+@frozen
 class MergeComposites(Pass):
     """g(f(x)) = gf(x), f and g calls of one domain: calls that read each other become one local
     function.

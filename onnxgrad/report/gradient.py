@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -17,7 +17,7 @@ _LISTED = 12  # adjoints without -v
 _SHOWN = 8  # checked values without -v
 
 
-@dataclass(frozen=True)
+@frozen
 class GradientMade(Plain):
     """A gradient graph, the number of nodes of the model, the seconds it took, and its check, if
     any.
@@ -65,7 +65,7 @@ class GradientMade(Plain):
         yield from (cell(f"new input {s}: the adjoint of {t}") for t, s in found.seeds.items())
 
 
-@dataclass(frozen=True)
+@frozen
 class ProductMade(GradientMade):
     """A graph of products with a derivative, and its check, if any."""
 
@@ -89,7 +89,7 @@ class ProductMade(GradientMade):
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class MarksMade(GradientMade):
     """A model with marks of checkpoints."""
 
@@ -107,7 +107,7 @@ class MarksMade(GradientMade):
         yield " and ".join(counted(len(uses), f"{k} mark") for k, uses in self.marks.items())
 
 
-@dataclass(frozen=True)
+@frozen
 class SplitMade(GradientMade):
     """A forward and a backward part, and their check, if any."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from onnxgrad.frozen import frozen
 from onnxgrad.wording import printable
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ LONGEST = 1500  # characters of a complaint or a cell: a model may have names of
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True)
+@frozen
 class Text:
     """A line or a cell: pieces of text, each with its style. `indent` columns stay free on the
     left, also in wrapped lines.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.weights.copies import weights_of
 from onnxgrad.jobs.training.fit import Fitted
@@ -24,7 +24,7 @@ from onnxgrad.wording import counted, first_of, shape_text
 _WIDEST = 20  # classes of a table in the terminal
 
 
-@dataclass(frozen=True)
+@frozen
 class StepMade(Plain):
     """A training step, the seconds it took, and the check of its gradient, if any."""
 

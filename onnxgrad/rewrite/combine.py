@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from onnxgrad.errors import InternalError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.operator_index import bindings_of
@@ -31,7 +31,7 @@ from onnxgrad.wording import first_of
 _NAMED = 5
 
 
-@dataclass(frozen=True)
+@frozen
 class Branch:
     """One member of a family: its root binding and what the pattern captured there."""
 
@@ -46,7 +46,7 @@ class Branch:
 Key = Callable[..., Hashable | Decline | None]
 
 
-@dataclass(frozen=True)
+@frozen
 class Shared:
     """The operand that all branches of a group share. `name` is its capture. `differ` says in words
     how branches that read the operand can still belong to different groups.
@@ -56,7 +56,7 @@ class Shared:
     differ: str
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Family(Law):
     """A rewrite rule over parallel branches: the pattern of one branch, the key of its group
     (`by`), and the replacement of a group.

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import ModelLike, check_room, load, to_kind_of
@@ -40,7 +41,7 @@ from onnxgrad.rewrite.trace import Decline, Trace, decline
 from onnxgrad.rewrite.worklist import Fuel, Measure, apply_rules, rewrite
 
 
-@dataclass(frozen=True)
+@frozen
 class Matched:
     """One match. `m[pattern]` is the value of a root or of a pattern inside one; `m[capture]` is a
     capture's value.
@@ -278,7 +279,7 @@ def _over(model: ModelLike, transform: Callable[[BindingBlock], object]) -> Any:
     return to_kind_of(program, model)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Rewriting:
     """Rewrites the matches of a context until none is left. `maker` marks the bindings that the
     rewriter emitted; None if it may match them.

@@ -11,7 +11,7 @@ operand, `Each(p)` any number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.domains import SYMMETRIC
 from onnxgrad.ir.types import Array
 from onnxgrad.options import known_keywords
@@ -33,7 +34,7 @@ Origins = frozenset[tuple[str, str]]
 CONSTANT = ("", "Constant")
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Pattern:
     """Describes one value. `p | q`: the first that matches; `p & q`: both; `~p`: whatever `p`
     does not match. Arithmetic on patterns is the pattern of its operators: `x * 2.0` is
@@ -124,7 +125,7 @@ def _patterns(values: Iterable[Any]) -> Iterator[Pattern]:
             yield from _patterns(value)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Capture(Pattern):
     """Any value (or attribute value), remembered under `name`; `test` may refuse it.
 
@@ -168,7 +169,7 @@ class Capture(Pattern):
         return self.where(lambda v: v.is_shared)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Literal(Pattern):
     """A constant of this value in any dtype: a number may be a scalar or a vector of one, an
     array has its shape.
@@ -181,7 +182,7 @@ class Literal(Pattern):
         return frozenset({CONSTANT})
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Call(Pattern):
     """The result of an operator. `alone`: read by nothing but the pattern. `label` captures the
     binding itself.
@@ -253,7 +254,7 @@ class Call(Pattern):
         return replace(self, result=index)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Each(Pattern):
     """All remaining operands or, in a PatternContext, all such bindings. Captures collect lists.
 
@@ -271,7 +272,7 @@ class Each(Pattern):
         return self.at_least <= members and (self.at_most is None or members <= self.at_most)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Either(Pattern):
     """The first alternative that matches."""
 
@@ -294,7 +295,7 @@ class Either(Pattern):
         return Either((*self.choices, other))
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Both(Pattern):
     """A value that both patterns match, with the captures of both."""
 
@@ -314,7 +315,7 @@ class Both(Pattern):
         return _both_of(self.first.origins, self.second.origins)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Not(Pattern):
     """A value that the pattern does not match, given the captures found before; it captures
     nothing.

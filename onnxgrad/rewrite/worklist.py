@@ -11,11 +11,11 @@ import inspect
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.operator_index import Operator, bindings_of
@@ -41,7 +41,7 @@ _FUEL_FLOOR = 1000
 _WIDEST = 6
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Measure:
     """A well-founded measure that each rewrite of a rule shrinks: a natural number computed from
     the block.
@@ -62,7 +62,7 @@ def count(*ops: str) -> Measure:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Law:
     """A rewrite rule: where it applies (`pattern`), what to build, and the measure that ends it
     (`shrinks`; None for one-shot rules).
@@ -84,7 +84,7 @@ class Law:
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Rule(Law):
     """A rewrite rule with one root. `needs` names an operator and the default opset that introduced
     it. Below that opset the rule is matched only to explain why it does not apply.

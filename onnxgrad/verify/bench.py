@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.results import Plain
 from onnxgrad.verify.feeds.proof_cases import Chosen, Inputs, Results, choose_cases
 from onnxgrad.verify.proof_model import Model, ProofModel, proof_model
@@ -28,7 +29,7 @@ _NOTCH = 1.57
 _MOST_PER_BURST = 1000
 
 
-@dataclass(frozen=True)
+@frozen
 class Spread(Plain):
     """A median, its quartiles and the number of values."""
 
@@ -52,7 +53,7 @@ class Spread(Plain):
         return _NOTCH * (self.high - self.low) / math.sqrt(self.values)
 
 
-@dataclass(frozen=True)
+@frozen
 class Timing(Plain):
     """The times of one model: seconds per run, and ratios of its fastest runs to those of the first
     model.
@@ -94,7 +95,7 @@ class Conditions:
         return cases[0]
 
 
-@dataclass(frozen=True)
+@frozen
 class BenchReport(Plain):
     """The timings, in the order of the models. `refused`: models that do not load or run, and why.
     `require`: the largest allowed ratio of a model's wall time to that of the first model.

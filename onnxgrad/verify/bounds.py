@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.verify.tolerance import Allowance, is_float
 from onnxgrad.wording import option
 
@@ -33,7 +34,7 @@ _EXACT = 2.0**53
 _MOST = {"cosine": 1.0, "psnr": math.inf, "top1": 1.0, "worst": math.inf}
 
 
-@dataclass(frozen=True)
+@frozen
 class Score:
     """The result of a measure: `off` against `limit`, the place of the difference, both numbers as
     text, and the number of compared elements (top1: rows). The score says nothing if that number is
@@ -48,7 +49,7 @@ class Score:
     compared: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Bound:
     """The user's tolerance for one output. `named`: the user named the output, so the bound also
     holds for integers.
@@ -88,7 +89,7 @@ class Bound:
         return " ".join(bounds)
 
 
-@dataclass(frozen=True)
+@frozen
 class Bounds:
     """The bounds of a comparison: one for all outputs of floats, and bounds for single outputs."""
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound
 from onnxgrad.verify.tolerance import Allowance, Range, floor_of, is_float
@@ -24,7 +25,7 @@ EQUAL, DIFFERENT, NOT_PROVED = "equal", "different", "not proved"
 Limit = float | Allowance | Bound | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Difference(Plain):
     """The worst difference of one output: an element, or a structural difference (`reason`).
     `compared`: the number of finite elements that were compared under a finite tolerance; for exact

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from onnxgrad.frozen import frozen
 from onnxgrad.results import Plain
 from onnxgrad.verify.compare import Difference
 from onnxgrad.wording import counted
 
 
-@dataclass(frozen=True)
+@frozen
 class Layer(Plain):
     """A value of both models: `name` in the first, `other` in the second. `by` is the evidence for
     the pair. `difference` is that of the worst element.
@@ -32,7 +33,7 @@ class Layer(Plain):
         return f"{self.operator} {self.difference}{other}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Layers(Plain):
     """The paired values in the order of the first model, on one set of feeds (`case`); `unpaired`
     are values of the first model without a certain counterpart.
@@ -74,7 +75,7 @@ class Layers(Plain):
         return [head, *found, *(f"  {note}" for note in self.notes)]
 
 
-@dataclass(frozen=True)
+@frozen
 class Regions(Plain):
     """A comparison between discontinuities. `cuts`: their number by operator. `end_to_end`: the
     differences of whole runs. `noise`: the original's from itself, by output. `worst`: the largest
@@ -109,7 +110,7 @@ class Regions(Plain):
         return self.noise.get(difference.output, 0.0)
 
 
-@dataclass(frozen=True)
+@frozen
 class NonFinite(Plain):
     """The comparison on inputs with NaN and infinite values, which the verdict does not depend on.
     `difference`: the first one, None if the results are equal. `why`: why the second model does not
@@ -140,7 +141,7 @@ class NonFinite(Plain):
         return f"non-finite inputs: differ at output {found.output}{at} ({how})"
 
 
-@dataclass(frozen=True)
+@frozen
 class Scales(Plain):
     """The largest scale of the inputs at which a converted model holds its bounds, and the first at
     which it fails, with the worst difference; none if every tried scale held.

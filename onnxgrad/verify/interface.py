@@ -7,13 +7,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.verify.bounds import Bound, Bounds
 from onnxgrad.verify.compare import Difference, base_name
 from onnxgrad.verify.feeds.dims import (
@@ -122,7 +123,7 @@ _FLOATS = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Correspondence:
     """The second model's names for the inputs and outputs of the first, and the float types of the
     inputs that it accepts in another width.
@@ -149,7 +150,7 @@ class Correspondence:
         return {name: value for name, value in named.items() if name in self.wanted}
 
 
-@dataclass(frozen=True)
+@frozen
 class Demands:
     """The demands on the second model: its names, and its tolerances."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.protobufs import (
     elements,
     every_graph,
@@ -38,7 +39,7 @@ _FLOATS = {
 Key = tuple[str, str, str]  # domain, name and overload of a function
 
 
-@dataclass(frozen=True)
+@frozen
 class Marks:
     """Bits attached to parts of a model: to top-level values by name, to nodes (nested ones too) by
     a function of the node, and to functions. Calls have the bits of their function.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.verify.reference.client import typed
 from onnxgrad.verify.tolerance import is_float
 from onnxgrad.verify.values import Value
@@ -24,7 +24,7 @@ from onnxgrad.verify.values import Value
 _SMALL = 1e-3  # of the output's largest value; larger parts need no separate judgement
 
 
-@dataclass(frozen=True)
+@frozen
 class Part:
     """Elements `start` to `stop` along one axis of an output."""
 
@@ -46,7 +46,7 @@ class Part:
         return value[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Join:
     """A Concat whose result an output is, possibly transposed."""
 

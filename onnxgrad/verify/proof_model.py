@@ -6,13 +6,13 @@ import hashlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
@@ -78,7 +78,7 @@ def _openable(path: Path) -> bytes | str:
     return data
 
 
-@dataclass(frozen=True)
+@frozen
 class ProofModel:
     """A model under proof. `source`: the form that onnxruntime loads. `proto`: the file without
     external weights, and without those that `read_without_weights` leaves in a large file.

@@ -6,12 +6,13 @@ import copy
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.domains import RANDOM
 from onnxgrad.ir.protobufs import elements, every_graph, every_node
@@ -190,7 +191,7 @@ _MICROSOFT = "com.microsoft"
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
+@frozen
 class Draws:
     """Both models with equal draws. `same`: the nodes that were replaced. `left`: by output of the
     original, the random nodes on which it still depends.
@@ -217,7 +218,7 @@ class Draws:
         ]
 
 
-@dataclass(frozen=True)
+@frozen
 class Random:
     """A random node, in a graph or in the function `key`."""
 

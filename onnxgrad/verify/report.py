@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from onnxgrad.frozen import frozen
 from onnxgrad.results import Plain
 from onnxgrad.verify.compare import DIFFERENT, EQUAL, NOT_PROVED, Difference, worst
 from onnxgrad.verify.coverage.summary import NOT_ASKED, NOTHING_RAN, Coverage
@@ -17,7 +18,7 @@ WITHIN = "within bounds"  # the verdict if the user set bounds
 _FEW = 3  # reasons in one line
 
 
-@dataclass(frozen=True)
+@frozen
 class Check(Plain):
     """The result of one check: whether it ran, and if not (or only in part) why. `compared`: the
     number of finite elements of all outputs, over all feeds.
@@ -58,7 +59,7 @@ def elements(compared: int) -> str:
     return f"{counted(compared, 'finite element')} compared"
 
 
-@dataclass(frozen=True)
+@frozen
 class Case:
     """One set of feeds: the sizes of the symbolic dimensions, and the seed (None: the user's own
     inputs).
@@ -82,7 +83,7 @@ class Case:
         return f"{seed}{f' with {unusual}' if unusual else ''}{f', {sizes}' if sizes else ''}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Report(Plain):
     """The result of a proof. A report is true if `ok`.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from onnxgrad.errors import InputError, OnnxgradError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.storage.numpy_files import ArraysFile
 from onnxgrad.name_lists import names_among
 from onnxgrad.options import providers_of, several
@@ -32,7 +33,7 @@ MOST_OPEN = 1 << 28
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
-@dataclass(frozen=True)
+@frozen
 class Settings:
     """The provider, or the other runtime, and the number of threads with which models run."""
 
@@ -152,7 +153,7 @@ def legal_ways(settings: Settings) -> list[tuple[Settings, bool]]:
     return [(settings, True), (other, True), *on_cpu]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Request:
     """The arguments of `verify`, parsed for the first provider. Raises InputError.
 

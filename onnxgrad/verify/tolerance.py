@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
+
+from onnxgrad.frozen import frozen
 
 # A candidate may differ by this many times the original's own noise. That noise is the worst of a
 # few runs out of many legal ones, so a factor near 1 would raise false alarms; the proof promises
@@ -58,7 +59,7 @@ HALF_UNIT: dict[int, float] = {
 ROUNDED_FACTOR = 1.5
 
 
-@dataclass(frozen=True)
+@frozen
 class Allowance:
     """The allowed difference of an output from the original's, relative to its largest value.
 
@@ -97,7 +98,7 @@ def at_tie(dtypes: Iterable[str]) -> float:
     return min(NOISE_FACTOR * max(floors), cap(dtypes)) if floors else 0.0
 
 
-@dataclass(frozen=True)
+@frozen
 class Range:
     """The smallest and the largest value that each element of an exact output legally takes."""
 

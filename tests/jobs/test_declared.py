@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -13,6 +13,7 @@ from onnxgrad.cli.app import parser_for
 from onnxgrad.cli.commands import completion
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs import recipe
 from onnxgrad.jobs.ci.declarations import CiOptions, Gates
 from onnxgrad.jobs.declarations import OptimizeOptions
@@ -37,14 +38,14 @@ from scripts import make_stubs
 HELP = "how many turtles stand below (default: 3)"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class More(OptimizeOptions):
     """A copy of the options of `optimize` with one option more."""
 
     turtles: Annotated[int, Range(1, 9)] = option(3, HELP, metavar="N", toml="verify.turtles")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class MoreRuns(RunOptions):
     """The same of `Trainer.fit`."""
 
@@ -154,7 +155,7 @@ def test_the_help_has_it() -> None:
     assert f"| `verify.turtles` | a whole number, from 1 to 9 | `3` | {HELP} |" in table
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Kinds(Declaration):
     """One option of each kind."""
 

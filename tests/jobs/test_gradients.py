@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from onnxgrad.cli.app import main, parser_for
 from onnxgrad.cli.commands import completion
 from onnxgrad.cli.usage import COMMANDS
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs import gradient_declarations as declared
 from onnxgrad.jobs.declared import Declaration, from_flags, option, options_of
 from onnxgrad.jobs.gradient_declarations import (
@@ -49,14 +50,14 @@ FUNCTIONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class MoreGrad(GradOptions):
     """A copy with one option more."""
 
     turtles: Annotated[int, Range(1, 9)] = option(3, HELP)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class MoreCheck(CheckGradientOptions):
     """Another."""
 

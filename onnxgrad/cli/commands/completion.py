@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 
 from onnxgrad.cli.app import parser_for
 from onnxgrad.cli.usage import COMMANDS
+from onnxgrad.frozen import frozen
 from onnxgrad.help import TOPICS
 from onnxgrad.vocabulary import LOSSES, OPTIMIZERS, PASSES, PRESETS, SCHEDULES
 
@@ -31,7 +31,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 _FILES = re.compile(r"FILE|OUT$|MODEL|NPZ|DIR|FOLDER|CONFIG|LIB\.so|^[AB]$")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Argument:
     """An argument of a command: the names of the option (none if positional), whether it takes a
     value, the words to choose from, and whether it is a file.

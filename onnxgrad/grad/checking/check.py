@@ -28,6 +28,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.autocast import widened
 from onnxgrad.grad.checking.differences import compare, directions
 from onnxgrad.grad.checking.further_inputs import FurtherInputs
@@ -79,7 +80,7 @@ _PART_OF_REST = 0.5
 _COUNTS = itertools.count()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Conditions:
     """Where and how a derivative is checked: the options of `onnxgrad.check_gradient` except those
     of the gradient itself.

@@ -10,7 +10,7 @@ kink nearby (for a Hessian, if its slope has a jump). 0 = 0 for all values prove
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.extensions import plugged
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.check import (
     Check,
     Conditions,
@@ -84,7 +85,7 @@ def check_product(
         return _ProductCheck(source, files, forward, made, wrt, how, made.stops).report()
 
 
-@dataclass(frozen=True)
+@frozen
 class _Place:
     """The point at which differences are taken.
 

@@ -5,11 +5,12 @@ way, only the other elements move.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.line import QUICK, STEP, Line, Slope, no_slope_beside, smooth_elements
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
 from onnxgrad.grad.checking.vectors import Flat, Mask, Vector, flat, is_finite, norm, total
@@ -25,7 +26,7 @@ _SURE = 2
 NO_SIZE = 1e-300
 
 
-@dataclass(frozen=True)
+@frozen
 class Trial:
     """<g, v> along a line, and the slope by differences. `size` is the scale of the comparison."""
 

@@ -8,12 +8,13 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from onnxgrad.errors import Unsupported
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.report import TOO_SMALL
 from onnxgrad.grad.checking.vectors import Flat, Mask, Vector, flat, shaped
 from onnxgrad.verify.reference.client import Float64
@@ -37,7 +38,7 @@ _COARSER, _FURTHER = 64, 8
 _MARKS = itertools.count()
 
 
-@dataclass(frozen=True)
+@frozen
 class Slope:
     """A slope by differences. `doubt` bounds its error, by kinks and rounding; `rounding` bounds
     the part of rounding alone.
@@ -58,7 +59,7 @@ class Slope:
         return f"a kink within {self.step:.0e}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """The point at which differences are taken.
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale, verdict
 from onnxgrad.grad.checking.line import STEP, UNIT, JointLine, Line, Place, Slope, place
 from onnxgrad.grad.checking.probe import Probe, Run
@@ -56,7 +57,7 @@ _TRIALS, _NOISES, _CONSTANTS = 3, 10, 2
 LARGEST = {"float64": 1e150, "float32": 1e19, "float16": 2.5e2}
 
 
-@dataclass(frozen=True)
+@frozen
 class Directional:
     """Derivatives of all values, each along a direction.
 
@@ -117,7 +118,7 @@ def _parts(g: Vector, part: float) -> Vector:
     return elementwise(lowered, g, floor) if isinstance(g, LazyArray) else lowered(g, floor)
 
 
-@dataclass(frozen=True)
+@frozen
 class Motion:
     """A run of a derivative's graph by `run` at the feeds. Each value moves along its direction in
     `moves`; `weights` are those of the targets, by target.

@@ -5,7 +5,6 @@ model runs, and which values can influence a target at all.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.vectors import moved_by
 from onnxgrad.grad.opset.raising import OPSET
 from onnxgrad.grad.wrt import Wrt, hoist_requested
@@ -35,7 +35,7 @@ from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
 from onnxgrad.verify.running.session import open_session
 
 
-@dataclass(frozen=True)
+@frozen
 class Probe:
     """The model with `x + delta` in place of each named value x, and with an input in place of each
     value at which gradients stop.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.results import Plain
 from onnxgrad.verify.bounds import Bound, Bounds
 from onnxgrad.verify.coverage.summary import NOTHING_RAN, Coverage
@@ -21,7 +22,7 @@ TOO_SMALL = "too small to judge"
 HIDDEN = "0 = 0 at all inputs tried"
 
 
-@dataclass(frozen=True)
+@frozen
 class ValueCheck(Plain):
     """One requested value: its directional derivative, computed both ways, and their difference
     relative to the scale.
@@ -58,7 +59,7 @@ class ValueCheck(Plain):
         return "" if self.judged and math.isfinite(self.error) and not self.why else self.why
 
 
-@dataclass(frozen=True)
+@frozen
 class Looks(Plain):
     """The inputs beside the usual ones at which derivatives were compared with differences.
 
@@ -81,7 +82,7 @@ class Looks(Plain):
         return f"{line}; {self.coverage.line}" if self.coverage.line else line
 
 
-@dataclass(frozen=True)
+@frozen
 class GradientReport(Plain):
     """The results of a check. The report is true if it is `ok`: every judged value is within its
     tolerance, and at least one of them is not 0 = 0. If every value is unreachable, 0 is the proof.

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checkpointing.costs import is_product, size_of
 from onnxgrad.grad.checkpointing.keeping import bytes_of
 from onnxgrad.grad.checkpointing.marks import drop, write
@@ -37,7 +38,7 @@ _LARGE = 1 << 22  # bytes
 _HOPEFUL = 1.75
 
 
-@dataclass(frozen=True)
+@frozen
 class Segments:
     """A choice of about this many boundaries, or of those behind the bindings that compute the
     values `after`. It is an InputError if sizes are open.
@@ -207,7 +208,7 @@ def _by_policy(block: BindingBlock, needed: list[Binding], policy: str) -> Marks
     return Marks(frozenset(start), frozenset(end))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Forward:
     """The forward bindings in order, with the bytes that each defines or keeps inside, and the
     values alive after each.

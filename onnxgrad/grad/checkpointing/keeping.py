@@ -18,10 +18,11 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checkpointing.costs import (
     can_be_kept,
     compares,
@@ -53,7 +54,7 @@ _OUTPUT, _NODE = 1 << 12, 1 << 10
 _STEPS = 12
 
 
-@dataclass(frozen=True)
+@frozen
 class Dataflow:
     """The forward part.
 
@@ -71,7 +72,7 @@ class Dataflow:
     fused: Collection[Var] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Kept:
     """The values that are kept, in order, and the bindings that are computed again."""
 

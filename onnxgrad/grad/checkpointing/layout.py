@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.checkpointing.costs import size_of
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import full_name
@@ -29,7 +30,7 @@ _LAST = [0, 2, 3, 1]  # the permutation that puts channels last
 _PLAIN, SUMMED = "Conv", "Conv, Add"  # the latter adds its result to its first operand, in place
 
 
-@dataclass(frozen=True)
+@frozen
 class Blocked:
     """A value in the blocked layout."""
 

@@ -20,12 +20,12 @@ waiting has no effect, and folding may undo the segment.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import rule_of
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.block import BindingBlock
@@ -38,7 +38,7 @@ from onnxgrad.ir.var import Var
 Use: TypeAlias = "str | tuple[str, str]"
 
 
-@dataclass(frozen=True)
+@frozen
 class Checkpoint:
     """The starts and ends of recomputed segments, as marks on uses of values."""
 
@@ -46,7 +46,7 @@ class Checkpoint:
     end: Sequence[Use] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Marks:
     """Resolved marks: pairs of a value and the binding that reads it."""
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.backward_walk import AsKept, backward
 from onnxgrad.grad.checkpointing.marks import take
 from onnxgrad.grad.checkpointing.recomputation import Recomputation
@@ -38,7 +38,7 @@ def body_again(source: BindingBlock) -> AbstractContextManager[BindingBlock]:
     return nested(f"{source.name or 'body'}_gradient")
 
 
-@dataclass(frozen=True)
+@frozen
 class Body:
     """A nested block, as it was before its states were recorded."""
 

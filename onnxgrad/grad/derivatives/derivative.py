@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.grad.targets import Target, cut
 from onnxgrad.ir.binding import Binding
@@ -20,7 +21,7 @@ from onnxgrad.ir.var import Var
 Kind = Literal["jvp", "hvp", "jacobian", "hessian", "adj", "fwd"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Derivative:
     """A program, and the names of its new inputs and outputs by the values to which they belong.
 

@@ -9,12 +9,13 @@ more and slices the result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.arithmetic import rank_of
@@ -24,7 +25,7 @@ from onnxgrad.ir.var import Var
 Zeros: TypeAlias = "tuple[int, ...] | Var"
 
 
-@dataclass(frozen=True)
+@frozen
 class Geometry:
     """Per spatial axis: kernel size, stride, dilation, zeros before and after.
 

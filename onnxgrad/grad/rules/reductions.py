@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import Convention, vjp, zero
 from onnxgrad.grad.rules._common import (
     ZEROS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@dataclass(frozen=True)
+@frozen
 class _Reduction:
     """The attributes of a reduction, and its axes."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import ZEROS, as_number, beside_zeros, counting
 from onnxgrad.ir.emission.arithmetic import from_front, in_dtype_of, size_along
@@ -84,7 +84,7 @@ def _is_fill(v: Var) -> bool:
     return made is not None and made.is_op("ConstantOfShape")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Places:
     """The places that a scatter writes: functions that write there (with a reduction) and read
     there.

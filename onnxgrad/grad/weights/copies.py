@@ -5,12 +5,12 @@ of one of its readers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.weights.evidence import is_uniform
 from onnxgrad.grad.weights.readers import PRODUCTS, TABLE, Reader, moves, operand
 from onnxgrad.ir.binding import Binding
@@ -30,7 +30,7 @@ def weights_of(program: Program) -> list[Var]:
     return [v for v in own if v.dtype in FLOAT_DTYPES and not v.is_input and not v.returned]
 
 
-@dataclass(frozen=True)
+@frozen
 class Copy:
     """Two weights with equal elements: `copy` is `weight`, reshaped or transposed.
 

@@ -10,10 +10,10 @@ decision has a reason in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.weights.evidence import (
     CONSTANT,
     Evidence,
@@ -61,7 +61,7 @@ _FEW, _SAMPLE = 8, 4096
 _OWNED = ("parameter", "attribute")
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision:
     """Whether a constant is a weight, and why."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.paths import edges
 from onnxgrad.grad.registry import INTERNAL
 from onnxgrad.grad.weights.evidence import are_cos_and_sin
@@ -23,7 +23,7 @@ MOVES = frozenset((
 ))  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class Reader:
     """`binding` reads `value`, the constant or a moved form of it, as operand `slot`."""
 

@@ -9,12 +9,12 @@ values can be written back into the file.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.paths import edges, has_gradient, reaching
 from onnxgrad.grad.stops import Stop, find_stops
 from onnxgrad.grad.weights.copies import compare, find_copies, weights_of
@@ -36,7 +36,7 @@ AUTO, OFF = "auto", "off"
 _SHOWN = 4
 
 
-@dataclass(frozen=True)
+@frozen
 class Ties:
     """Which weights become one parameter, and which weight becomes several: `auto`,
     `off`, names.
@@ -46,7 +46,7 @@ class Ties:
     untie: Sequence[str] = (AUTO,)
 
 
-@dataclass(frozen=True)
+@frozen
 class Tied:
     """A weight of the file, `copy`, that is the parameter `name`, reshaped or `transposed`."""
 
@@ -60,7 +60,7 @@ class Tied:
         return matrix.reshape(shape)
 
 
-@dataclass(frozen=True)
+@frozen
 class Untied:
     """A parameter that the file lacks.
 
@@ -75,7 +75,7 @@ class Untied:
     shape: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Note:
     """A message about some weights."""
 
@@ -83,7 +83,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Repairs:
     """The changes of the parameters of a file."""
 
@@ -263,7 +263,7 @@ def _halves(text: str, weights: Container[str]) -> tuple[str, str]:
     return "", ""
 
 
-@dataclass(frozen=True)
+@frozen
 class _PairsOf:
     """The texts NAME=NAME of two weights."""
 

@@ -10,8 +10,9 @@ as a different network.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.weights.copies import Copy, find_copies, product_readers, weights_of
 from onnxgrad.grad.weights.decision import decide
 from onnxgrad.grad.weights.evidence import CONSTANT, is_uniform
@@ -51,7 +52,7 @@ _AFFINE = frozenset({"Add", "Mul", "Sum"})
 _STEPS = 48
 
 
-@dataclass(frozen=True)
+@frozen
 class Use:
     """One layer's use of an initializer.
 
@@ -73,7 +74,7 @@ class Use:
         return self.way[-1][0]
 
 
-@dataclass(frozen=True)
+@frozen
 class Part:
     """A parameter that shares its initializer with others: its name, and its readers.
 
@@ -85,7 +86,7 @@ class Part:
     certain: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class Shared:
     """An initializer that several layers read.
 
@@ -101,7 +102,7 @@ class Shared:
     uses: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Missing:
     """A bias of zeros that an exporter left out: its name, and the nodes that had it."""
 
@@ -111,7 +112,7 @@ class Missing:
     layers: tuple[Binding, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Findings:
     """Initializers that may be several parameters, missing biases, convolutions with a folded
     BatchNormalization, weights with equal elements that may be one parameter, and the names of

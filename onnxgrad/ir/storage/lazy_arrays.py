@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from onnxgrad.frozen import frozen
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 _BLOCK = 1 << 19  # elements that are computed at once
 _TINY = 1e-300
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LazyArray(ABC):
     """An array that is computed by blocks. `transposed`: a matrix whose blocks are columns. Another
     process may compute it as well.
@@ -96,7 +98,7 @@ def spans(shape: Sequence[int]) -> list[tuple[int, int]]:
     return [(start, min(count, start + step)) for start in range(0, count, step)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Elementwise(LazyArray):
     """A function of the elements of lazy arrays of one shape, arrays of this shape, and numbers.
     Another process can compute it if the function is one of a module.
@@ -149,7 +151,7 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, LazyArray) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Drawn(LazyArray):
     """Random numbers. `draw`: the method of numpy's generator. `states`: of the generator before
     each block.

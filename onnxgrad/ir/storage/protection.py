@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.storage.external_data import sources
 from onnxgrad.ir.storage.weights_in_file import LARGE_FILE, read_without_weights
 
@@ -33,7 +34,7 @@ _KEPT = "the input is never changed"
 Identity = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@frozen
 class Protected:
     """Names of files and folders that a job reads: the files of a folder, and a model with its
     external data. `-` is stdin. Names without a file are ignored. `owned` are globs of files

@@ -6,7 +6,6 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.storage.external_data import checked_place
 from onnxgrad.ir.storage.lazy_arrays import LazyArray, spans
 from onnxgrad.ir.types import Array
@@ -28,7 +28,7 @@ _DTYPES: dict[int, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class StoredArray(LazyArray):
     """An array of floats in a file. `dtype` is numpy's name, or "bfloat16". `transposed`: a matrix
     whose transpose lies there.

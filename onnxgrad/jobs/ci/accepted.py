@@ -9,12 +9,12 @@ import hashlib
 import importlib.metadata
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
 from onnxgrad.extensions import packages
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.save import remove
 from onnxgrad.ir.storage.atomic_files import hash_file, regular
@@ -104,7 +104,7 @@ def digest_of_result(output: Path) -> str:
     return parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@frozen
 class Leftover(Plain):
     """The result of a `model` that left the recipe: its path from the recipe's folder, whether it
     was removed, and why not.

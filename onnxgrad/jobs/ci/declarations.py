@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declarations import FINITE
 from onnxgrad.jobs.declared import Declaration, option
 from onnxgrad.jobs.kinds import Names, Seconds, Several, Text
 from onnxgrad.options import Range
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Gates(Declaration):
     """Requirements of a recipe, and how `onnxgrad ci` measures them."""
 
@@ -51,7 +51,7 @@ class Gates(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class CiOptions(Declaration):
     """Options with a key are the keys of the table `ci` in a recipe."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from onnx import AttributeProto, ModelProto, NodeProto
 from onnx.helper import get_attribute_value
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import read_proto
 from onnxgrad.ir.protobufs import model_nodes, operator
 from onnxgrad.jobs.ci.weights import (
@@ -40,7 +41,7 @@ _GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _VALUES = ("value_float", "value_floats", "value_int", "value_ints")
 
 
-@dataclass(frozen=True)
+@frozen
 class Change(Plain):
     """`what` (`bytes`, `operators.MatMul`, `inputs.x`) changed from `before` to `after`, each None
     if missing.
@@ -51,7 +52,7 @@ class Change(Plain):
     after: Any
 
 
-@dataclass(frozen=True)
+@frozen
 class Input:
     """`producer`: name and version. `graph`: the digest of the connections between nodes.
     `operators`: how often each operator occurs, with a digest of its attributes, and their values
@@ -157,7 +158,7 @@ def _digest(*parts: bytes) -> str:
 # ---- what changed -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Changed:
     """The changes of an input, in one line (`summary`) and one by one (`changes`). `errors` are
     those that make a result useless: weights that became NaN, infinite or zero.
@@ -216,7 +217,7 @@ def changed(before: Input, after: Input, now: tuple[ModelProto, Path | None], ol
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Moved:
     """A weight of both models, by its name in the new one."""
 
@@ -393,7 +394,7 @@ def _headings(found: Sequence[Change]) -> Iterator[str]:
             yield f"{what} {change.before or 'none'} → {change.after or 'none'}"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Former:
     """The constants of the former result."""
 

@@ -10,11 +10,12 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.storage.atomic_files import text_of, write_whole
 from onnxgrad.jobs.ci.inputs import Change, Input
 from onnxgrad.jobs.ci.weights import Weight, is_line
@@ -27,7 +28,7 @@ _FORMAT = "onnxgrad lock"
 _AGAIN = "repair it, or write a new lock with `onnxgrad ci --update`"
 
 
-@dataclass(frozen=True)
+@frozen
 class Accepted:
     """An accepted result: the `key` of everything that it depends on, its `digest` on disk, and its
     path from the recipe's folder; the last two are empty if it was not written.
@@ -38,7 +39,7 @@ class Accepted:
     output: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Lock:
     """The facts of each optimised model by its path from the recipe's folder, the `digests` and the
     contents (`inputs`) of the input models, the results that were `accepted`, the path of the
@@ -132,7 +133,7 @@ def write(path: Path, lock: Lock) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-@dataclass(frozen=True)
+@frozen
 class _Reader:
     """One entry; its errors name file, model and key."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from onnxgrad.errors import NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.ci.accepted import Leftover
 from onnxgrad.jobs.ci.inputs import Change, Input
 from onnxgrad.jobs.ci.lock import Accepted
@@ -120,7 +121,7 @@ class ModelOutcome(Plain):
         self.status, self.exit_code, self.error = status, exit_code, error
 
 
-@dataclass(frozen=True)
+@frozen
 class CiReport(WithPage):
     """The outcome of `ci`: `models` in the order of their names; `gone`: models that only the lock
     has; `renamed`: models with the bytes of one that is gone. `lock`: its path; `locked`: whether

@@ -8,11 +8,12 @@ import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.ci import lock as locks
 from onnxgrad.jobs.ci.declarations import Gates
 from onnxgrad.jobs.ci.lock import Lock
@@ -85,7 +86,7 @@ _FOUND = ("onnxgrad.toml", "pyproject.toml")
 _FIELDS = ("{name}", "{folder}", "{variant}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """The `jobs` in the order of the models' names; `gone`: models that only the `lock` has."""
 
@@ -97,7 +98,7 @@ class Plan:
     outputs: tuple[str, ...] = ()  # of all models, also those that `only` leaves out
 
 
-@dataclass(frozen=True)
+@frozen
 class How:
     """`updating`: the lock will be written, so it may be damaged. `recording`: stored samples will
     be written. `again`: results that the lock accepted run again. `only`: names and globs of the
@@ -110,7 +111,7 @@ class How:
     only: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class _Target:
     """One result: the `file` of its model, its variant or an empty text, and what finds options."""
 

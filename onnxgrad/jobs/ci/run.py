@@ -8,12 +8,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from onnxgrad.errors import InputError
 from onnxgrad.extensions import plugged
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.storage.places import check_output, make_folder
 from onnxgrad.ir.storage.protection import protecting
 from onnxgrad.jobs.ci import lock as locks
@@ -39,7 +40,7 @@ def _unwatched(plan: Plan) -> Iterator[Watch]:
     yield lambda outcome, done: None
 
 
-@dataclass(frozen=True)
+@frozen
 class CiHooks:
     """Functions by which the caller takes part in `ci`; by default none.
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.protobufs import elements, graphs_of, tensor_of
 from onnxgrad.ir.storage.external_data import internalize, is_halved, pieces
 from onnxgrad.ir.types import Array, dtype_name
@@ -43,7 +44,7 @@ _PLAIN: dict[int, str] = {
 _FLOATS = ("f", "bf", "c")  # how names of float types begin
 
 
-@dataclass(frozen=True)
+@frozen
 class Weight:
     """One constant tensor, or a group of `count` tensors (then `kind` is empty). `values`: its
     elements as text, if there are few. `bad`: the number of NaN and infinite values. `zero_rows`:

@@ -9,12 +9,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from onnxgrad.errors import InputError, InternalError, NotProved, OnnxgradError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import load, read_proto
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import remove, save_all, to_proto
@@ -68,7 +69,7 @@ from onnxgrad.wording import in_a_recipe
 Bounding = Callable[[float | None, int | str | None], AbstractContextManager[Any]]
 
 
-@dataclass(frozen=True)
+@frozen
 class Setup:
     """The user's plugins and libraries, by absolute path, which a process loads before its work."""
 
@@ -76,7 +77,7 @@ class Setup:
     custom_ops: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Job:
     """One model: `name` relative to the recipe, `path` and `output` (None: not written) as absolute
     paths, the `options` and `gates` of the recipe `where`. `baseline`: the entry of the lock.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onnx import GraphProto, TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.paths import has_gradient
 from onnxgrad.grad.weights.repairs import find_notes
 from onnxgrad.grad.wrt import hoist, nested_constants, weigh
@@ -25,7 +26,7 @@ from onnxgrad.options import known_keywords
 from onnxgrad.results import Plain, Rendered, WithPage
 
 
-@dataclass(frozen=True)
+@frozen
 class Value(Plain):
     """An input or output: `type` as printed (`f32[N,4]`, `?` if unknown), and whether it has a
     default.
@@ -38,7 +39,7 @@ class Value(Plain):
     default: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Summary(WithPage):
     """The contents of a model. `model`: its path, else its graph's name; `functions`: domain, name
     and overload of each; `nested`: the number of graphs inside nodes; `external`: the files of
@@ -159,7 +160,7 @@ def text_of(model: ModelLike) -> str:
     return program.text()
 
 
-@dataclass(frozen=True)
+@frozen
 class Weighed(Plain):
     """A floating-point constant: whether it is a weight, and why."""
 
@@ -171,7 +172,7 @@ class Weighed(Plain):
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Weights(Rendered):
     """The floating-point constants of a model that reach its outputs, in its order. `notes`: an
     exporter's changes of the parameters, and the repairs of a training step.

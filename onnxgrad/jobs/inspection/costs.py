@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -29,7 +30,7 @@ from onnxgrad.rewrite.trace import Trace
 _LARGEST = 30  # weights and values that are listed
 
 
-@dataclass(frozen=True)
+@frozen
 class OperatorCost:
     """All nodes of one operator: operations, bytes of results, and the number of nodes for which
     each is unknown.
@@ -41,7 +42,7 @@ class OperatorCost:
     unknown_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Sized:
     """A weight or a value with its bytes."""
 
@@ -50,7 +51,7 @@ class Sized:
     bytes: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Costs(Plain):
     """`operators`: by name. `weights`, `values`: the largest ones; values are those of the main
     graph, and `unknown_values` counts those of unknown size. `peak`: the most bytes of inputs and

@@ -18,6 +18,7 @@ from onnx import (
     ValueInfoProto,
 )
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.load import ModelLike, proto_of
 from onnxgrad.ir.model_kinds import settled
@@ -281,7 +282,7 @@ def _content(tensor: TensorProto, folder: Path | None) -> bytes:
     return repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
 
 
-@dataclass(frozen=True)
+@frozen
 class Diff(WithPage):
     """Lines by kind of difference, and `operators` with their counts before and after. Empty fields
     mean equal.

@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, load
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.save import to_proto
@@ -28,7 +28,7 @@ from onnxgrad.verify.values import Value
 from onnxgrad.wording import option
 
 
-@dataclass(frozen=True)
+@frozen
 class Run:
     """The outputs of a run by name, its sizes and seed, and notes on outputs that were not
     saved.

@@ -7,9 +7,10 @@ the level of the recipe. A finding of the level `error` refuses the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from onnxgrad.errors import NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.program import Program
 from onnxgrad.jobs.lint import graph, machine, weights
 from onnxgrad.jobs.lint.weights import Model, listed
@@ -20,7 +21,7 @@ from onnxgrad.verify import Report
 from onnxgrad.vocabulary import LintLevel
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding(Plain):
     """One line about a model: the name of the lint, its level (error or warn), and the text."""
 
@@ -42,7 +43,7 @@ def _nan_outputs(report: Report) -> Iterator[str]:
         yield f"NaN or infinity in {listed('output', report.infinite)} on {on}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Lint:
     """A lint: its name, what it finds, the function that reads a model or the report of its proof,
     and its default levels: of all jobs, and of `ci` for a model that is new to the lock.

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import elements
@@ -20,7 +21,7 @@ from onnxgrad.wording import first_of
 NAMES = 3  # of nodes and values in a finding
 
 
-@dataclass(frozen=True)
+@frozen
 class _Numbers:
     """The numbers of a constant: how many are NaN and infinite, whether all are zero, and whether
     a finite one is neither 0 nor 1.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of, keep, reads
 from onnxgrad.ir.types import type_to_proto
 
 
-@dataclass(frozen=True)
+@frozen
 class Inside:
     """The part of a model without steps: its nodes by place, its inputs and outputs, and the names
     of the constants that steps alone read.

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import (
     ModelLike,
     collector_paused,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from onnxgrad.verify import Report
 
 
-@dataclass(frozen=True)
+@frozen
 class Rebased(Proved):
     """The optimised model with new weights. `facts`: how many facts about weights were checked that
     rewrites rely on, `constants`: how many constants were computed anew, `prepare`: the part that

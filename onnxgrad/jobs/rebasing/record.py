@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError, NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.derivations import Held, Predicate, Step, operands_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_of
@@ -57,7 +58,7 @@ class PredicateFailed(NotProved):
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Record:
     """`original` has no data for the initializers that are weights. `made` are the steps of the
     optimised model's constants by name, `held` the facts. `fixed` initializers decide sizes and

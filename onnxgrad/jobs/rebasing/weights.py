@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.load import program_of, proto_in_place, proto_of
 from onnxgrad.ir.preflight.model import check_model
@@ -33,7 +34,7 @@ from onnxgrad.vocabulary import ADAPTERS
 from onnxgrad.wording import counted, option, perhaps, shape_text
 
 
-@dataclass(frozen=True)
+@frozen
 class NewWeights:
     """The values by the name of the original's initializer, read on access, notes, and the model
     that holds them, if it is one, with its folder. `tensors`: those that it has as tensors.

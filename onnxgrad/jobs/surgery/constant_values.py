@@ -8,7 +8,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 from onnx.helper import make_tensor_value_info
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.kinds import of_known
@@ -29,7 +29,7 @@ _FILLS = {"ones": 1, "zeros": 0}
 _SHOWN = 80  # characters of a value in a message
 
 
-@dataclass(frozen=True)
+@frozen
 class Fill:
     """A value for all elements of an input with open sizes, `shape`. `like`: another input of the
     same shape; None if there is none. `sources`: for each symbol, an input and its axis with this

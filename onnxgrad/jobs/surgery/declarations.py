@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import Declaration, option
 from onnxgrad.jobs.groups import Limits, Proof, verified
 from onnxgrad.jobs.kinds import (
@@ -29,7 +29,7 @@ from onnxgrad.jobs.kinds import (
 from onnxgrad.options import Count, Finite, Range
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class EditOptions(Proof):
     job: ClassVar[str] = "edit"
     title: ClassVar[str] = "changes"
@@ -94,7 +94,7 @@ class EditOptions(Proof):
     verify: bool = verified()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class JoinOptions(Proof):
     job: ClassVar[str] = "join"
     title: ClassVar[str] = "connections"
@@ -116,7 +116,7 @@ class JoinOptions(Proof):
     verify: bool = verified()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LiftOptions(Proof):
     job: ClassVar[str] = "lift"
     title: ClassVar[str] = "preparation"
@@ -131,7 +131,7 @@ class LiftOptions(Proof):
     verify: bool = verified()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class LoraOptions(Proof):
     job: ClassVar[str] = "lora"
     title: ClassVar[str] = "adapters"
@@ -157,7 +157,7 @@ class LoraOptions(Proof):
     verify: bool = verified()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class PreprocessOptions(Proof):
     job: ClassVar[str] = "preprocess"
     title: ClassVar[str] = "steps"
@@ -189,7 +189,7 @@ class PreprocessOptions(Proof):
     verify: bool = verified()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RebaseOptions(Proof):
     job: ClassVar[str] = "rebase"
     title: ClassVar[str] = "weights"
@@ -209,7 +209,7 @@ class RebaseOptions(Proof):
     verify: bool = verified()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ExtractOptions(Limits):
     job: ClassVar[str] = "extract"
     titles: ClassVar[Mapping[str, str]] = {"Limits": "proof"}
@@ -234,7 +234,7 @@ class ExtractOptions(Limits):
     verify: bool = verified()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Header(Declaration):
     """The fields of a ModelProto beside its metadata."""
 
@@ -247,7 +247,7 @@ class Header(Declaration):
     doc_string: str | None = option(None, "")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class MetadataOptions(Limits, Header):
     job: ClassVar[str] = "set_metadata"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}

@@ -5,7 +5,7 @@ proof.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto
 from onnx.helper import make_node
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.model_kinds import settled
@@ -41,7 +42,7 @@ from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.wording import counted, first_of, option
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Changes:
     """The changes of `edit`. All names are those before the change, but the new names in `values`,
     `nodes` and `symbols`.

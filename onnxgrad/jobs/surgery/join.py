@@ -5,12 +5,12 @@ against both.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.load import ModelLike, load_own, program_of
 from onnxgrad.ir.model_kinds import settled
@@ -42,7 +42,7 @@ from onnxgrad.verify.feeds.dims import required_inputs, roles
 from onnxgrad.wording import first_of, option, perhaps
 
 
-@dataclass(frozen=True)
+@frozen
 class Joined:
     """Two models as one. `feeds_a`, `feeds_b`: the input of the result for each input of A or B.
     `links`: the value of A that feeds each linked input of B. `results_a`, `results_b`: the output

@@ -5,7 +5,6 @@ runs once, at load.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding, draws
 from onnxgrad.ir.domains import VIEWS
 from onnxgrad.ir.function_bodies import called
@@ -45,7 +45,7 @@ class Lifted(NamedTuple):
     rest: Any
 
 
-@dataclass(frozen=True)
+@frozen
 class LiftedModel(Proved):
     """The rest of a model as `program`, the part that runs once, and the report of their joint
     proof.

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.opset.raising import raise_opset
 from onnxgrad.ir.emission.emit import emitting
 from onnxgrad.ir.load import ModelLike, load_own, program_of
@@ -43,7 +44,7 @@ _OLDEST_OPSET = 13  # whose operators read axes as inputs, as the heads emit the
 _USUAL = 64  # the size of an image for a model that accepts any
 
 
-@dataclass(frozen=True)
+@frozen
 class _Preparation:
     """The steps of an input, and the symbols of its new sizes."""
 
@@ -66,7 +67,7 @@ class _Preparation:
         return at
 
 
-@dataclass(frozen=True)
+@frozen
 class _Ending:
     """The heads of outputs. `results`: the outputs of the new model by the names of the heads.
     `doubts`: why rounding decided results that were computed.

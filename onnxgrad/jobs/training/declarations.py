@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import REQUIRED, Declaration, option
 from onnxgrad.jobs.kinds import (
     Files,
@@ -62,7 +62,7 @@ AugmentLike: TypeAlias = (
 RunSeed: TypeAlias = Annotated[int, Range(0, 2**31 - 1, words="from 0 to 2^31 - 1")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Engine(Declaration):
     """The device, engine and learning rate of a run."""
 
@@ -89,7 +89,7 @@ class Engine(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class TrainerOptions(Engine):
     job: ClassVar[str] = "Trainer"
 
@@ -98,7 +98,7 @@ class TrainerOptions(Engine):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Batched(Declaration):
     """The data, and the size of a batch."""
 
@@ -130,7 +130,7 @@ class Batched(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Measured(Declaration):
     """Metrics of held-out data."""
 
@@ -140,7 +140,7 @@ class Measured(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RestoreOptions(Declaration):
     """How strictly a checkpoint must fit."""
 
@@ -153,7 +153,7 @@ class RestoreOptions(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Epochs(Batched, RestoreOptions):
     """The length of a run, and what it stores."""
 
@@ -205,7 +205,7 @@ class Epochs(Batched, RestoreOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RunOptions(Epochs, Measured):
     job: ClassVar[str] = "fit"
 
@@ -214,19 +214,19 @@ class RunOptions(Epochs, Measured):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Averaged(Declaration):
     """The choice between weights and their moving averages."""
 
     averaged: bool = option(False, "use the moving averages in place of the weights")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class EvaluateOptions(Batched, Measured, Averaged):
     job: ClassVar[str] = "evaluate"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Chosen(Averaged):
     """The choice of the weights after a run."""
 
@@ -237,7 +237,7 @@ class Chosen(Averaged):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Deployment(Declaration):
     """The mode of a trained model."""
 
@@ -250,7 +250,7 @@ class Deployment(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class ExportOptions(Chosen, Deployment):
     job: ClassVar[str] = "export"
 
@@ -262,17 +262,17 @@ class ExportOptions(Chosen, Deployment):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class DeployOptions(Chosen):
     job: ClassVar[str] = "deploy"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class PredictOptions(Batched, Chosen):
     job: ClassVar[str] = "predict"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class FitOptions(StepOptions, Engine, Epochs, Deployment):
     job: ClassVar[str] = "fit"
     title: ClassVar[str] = "run"

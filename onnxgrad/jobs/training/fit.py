@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.storage.numpy_files import ArraysFile
@@ -55,7 +55,7 @@ T = TypeVar("T")
 _OF_FOLDERS = frozenset({"inputs_at", "original"})
 
 
-@dataclass(frozen=True)
+@frozen
 class Fitted(Rendered):
     """The result of `fit(report=True)`: the trained `model`, in the type you passed in; the
     `history` of the run; the total number of `steps`; the `seconds` of this run; `notes` on the
@@ -149,7 +149,7 @@ class FittingLoop(TrainingLoop):
         return self._engine.agree(value)
 
 
-@dataclass(frozen=True)
+@frozen
 class FitHooks:
     """Functions through which the caller takes part in `fit`. By default, they do nothing.
 

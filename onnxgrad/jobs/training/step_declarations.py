@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from onnxgrad import options
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import Declaration, option
 from onnxgrad.jobs.gradient_declarations import Checkpointing, Formulas
 from onnxgrad.jobs.groups import Running, verified
@@ -39,7 +39,7 @@ Batches: TypeAlias = options.Count
 Ratio: TypeAlias = Annotated[float, Range(0, math.nextafter(1, 0), words="from 0 to below 1")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class Update(Declaration):
     """The update of a training step: from gradients to new weights."""
 
@@ -85,7 +85,7 @@ class Update(Declaration):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class StepOptions(Update, Formulas, Checkpointing):
     """The weights to train, the loss and the optimiser."""
 
@@ -176,7 +176,7 @@ class StepOptions(Update, Formulas, Checkpointing):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class TrainStepOptions(StepOptions, Running):
     job: ClassVar[str] = "train-step"
     title: ClassVar[str] = "proof"

@@ -15,9 +15,10 @@ Times of the others over that of the static rule (onnxruntime 1.31.1, one thread
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.passes.base import PASSES, Check, FamilyPass, Pass
 from onnxgrad.passes.pipeline import Pipeline, parse_passes
@@ -39,7 +40,7 @@ def kind_of(group: Sequence[Branch]) -> str | None:
     return f"{len(group)} {first.op} of {shown} by {', '.join(sizes)}"
 
 
-@dataclass(frozen=True)
+@frozen
 class OfKinds:
     """A check of a `FamilyPass` that admits only groups of these kinds."""
 
@@ -49,7 +50,7 @@ class OfKinds:
         return kind_of(group) in self.kinds
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class _Seen:
     """A check that admits no group and records the kinds of all."""
 
@@ -143,7 +144,7 @@ _FOLDED, _UNFOLDED = "fold-constant", "fold-constant{max_growth=0}"
 EACH = "every kind"
 
 
-@dataclass(frozen=True)
+@frozen
 class Choice:
     """One decision; `name` describes it and is stored in files of decisions."""
 
@@ -157,7 +158,7 @@ class Choice:
     merged: bool = False  # whether the kind is merged, in place of the static rule
 
 
-@dataclass(frozen=True)
+@frozen
 class Choices:
     """All decisions about one model, in their order; `kinds`: see `kinds_in`."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.tuning.choices import Choice, Choices
@@ -29,7 +30,7 @@ _SHORTEST, _LONGEST = 0.1, 2.0
 OnChoice = Callable[[str, float], None]
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision(Plain):
     """A decided choice: the ratio of its time to that of the pipeline before it, and the
     uncertainty. Both are None if it was not measured; `why` has the reason.
@@ -42,7 +43,7 @@ class Decision(Plain):
     why: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Tuned:
     """The pipeline after all decisions, every decision, and the ratio of the result's time to that
     of the static rule.
@@ -53,7 +54,7 @@ class Tuned:
     total: Decision | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Measuring:
     """The conditions of measurements: those of `verify.bench.Conditions`, by name."""
 

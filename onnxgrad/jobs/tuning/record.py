@@ -8,13 +8,13 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, proto_of
 from onnxgrad.ir.storage import external_data
 from onnxgrad.ir.storage.atomic_files import text_of, write_whole
@@ -129,7 +129,7 @@ def replayed(model: ModelLike, pipeline: Pipeline, data: Mapping[str, Any], wher
     return Tuned(choices.made(known[name] for name in kept), decisions)
 
 
-@dataclass(frozen=True)
+@frozen
 class Tuning:
     """Measures for some seconds, or replays the decisions in `where`."""
 

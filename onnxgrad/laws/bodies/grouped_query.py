@@ -7,11 +7,10 @@ values, H the size of a head, R half the number of rotated elements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.arithmetic import size_along
 from onnxgrad.ir.emission.emit import constant
@@ -118,7 +117,7 @@ def _group_query_attention(
     return y, *(unit.stored(place.kept(cache)) for unit, cache in zip(units, caches)), shown
 
 
-@dataclass(frozen=True)
+@frozen
 class _Units:
     """A cache's numbers as multiples of a scale: of `bits` bits, two of 4 bits in a byte. Without a
     scale, the numbers themselves.

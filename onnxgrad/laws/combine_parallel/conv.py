@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
@@ -24,7 +24,7 @@ from onnxgrad.rewrite.worklist import count
 x, w, c = capture("x w c")
 
 
-@dataclass(frozen=True)
+@frozen
 class Window:
     """The window of a Conv, with its attributes in one normal form. `auto`: SAME_UPPER, SAME_LOWER,
     or explicit pads.

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import ACTIVATIONS
 from onnxgrad.ir.emission.emit import constant
@@ -22,7 +23,7 @@ from onnxgrad.rewrite.attempt import Attempt
 from onnxgrad.rewrite.trace import Trace, decline_if
 
 
-@dataclass(frozen=True)
+@frozen
 class Parts(ABC):
     """The parts of `whole`: `outs` has one for each branch, computed by the bindings `made`."""
 
@@ -53,7 +54,7 @@ class Parts(ABC):
         return replace(self, whole=whole, outs=outs, made=made)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Channels(Parts):
     """Parts along one axis that is followed by `behind` others. An operand has one value for each
     channel of its branch.
@@ -95,7 +96,7 @@ class _Channels(Parts):
         return None if out.shape is None else out.shape[len(out.shape) - 1 - self.behind]
 
 
-@dataclass(frozen=True)
+@frozen
 class SplitParts(_Channels):
     """The outputs of one Split."""
 
@@ -124,7 +125,7 @@ class SplitParts(_Channels):
         return op.Split(whole, sizes, axis=self.axis, outputs=len(self.outs))
 
 
-@dataclass(frozen=True)
+@frozen
 class GatheredParts(_Channels):
     """Channels of a grouped Conv gathered along axis 1: `indices` of each branch."""
 
@@ -160,7 +161,7 @@ class GatheredParts(_Channels):
         return op.Gather(joined, place, axis=0)
 
 
-@dataclass(frozen=True)
+@frozen
 class StackedParts(Parts):
     """Results of one shape, stacked along a new axis 0: Squeeze(Split(whole))."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
@@ -15,7 +16,7 @@ from onnxgrad.laws.composites.conditions import scalar
 from onnxgrad.rewrite.trace import decline, decline_if
 
 
-@dataclass(frozen=True)
+@frozen
 class Scores:
     """Scores: scale query key^T, and the masks that are added or replace scores."""
 
@@ -167,7 +168,7 @@ def _keeps_matrices(reshape: Binding) -> bool:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Heads:
     """(B, heads, rows, width); each head stands for `times` heads of the chain."""
 

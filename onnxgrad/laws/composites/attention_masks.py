@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import MOVES
 from onnxgrad.ir.emission.emit import constant
@@ -36,7 +36,7 @@ _REPLACED = -1e9
 _ELSEWHERE = frozenset((*MOVES, "Cast"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Replaced:
     """Scores where `keep` is true, and `fill` elsewhere; the reverse if `inverted`."""
 

@@ -5,13 +5,14 @@ of an operator that may be float16 according to its schema.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
 from onnx.defs import OpSchema
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
@@ -31,7 +32,7 @@ FAR = 1e8
 _OLDEST = 4
 
 
-@dataclass(frozen=True)
+@frozen
 class Halved:
     """A constant in float16: its array, or a tensor whose data is converted when it is read.
 
@@ -145,7 +146,7 @@ _FLOAT, _FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
 _BY_ATTRIBUTE = {"Cast": "to", "EyeLike": "dtype", "ConstantOfShape": "value"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Form:
     """The positions of the operands and results that become float16, and the attribute that
     determines the dtype if no operand does.

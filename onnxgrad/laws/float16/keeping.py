@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.derivations import Derivations, Predicate
@@ -75,7 +76,7 @@ _FIXED = frozenset({"it is quantised already", "onnxruntime has it in float32 on
 STAYING = {op: why for why, ops in _STAY.items() for op in ops.split()}
 
 
-@dataclass(frozen=True)
+@frozen
 class Float16Plan:
     """The form of each binding that becomes float16, the reason why each other one stays, the
     constants in float16, and the values that may exceed 65504 because they mean infinity. `facts`:

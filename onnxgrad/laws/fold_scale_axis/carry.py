@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.axis_maps import RESHAPES, How, axes, carried
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.types import Array
@@ -18,7 +18,7 @@ from onnxgrad.laws.fold_scale_axis.scale import Scale
 from onnxgrad.rewrite.trace import decline, decline_if
 
 
-@dataclass(frozen=True)
+@frozen
 class Carried:
     """The scale on the other side, and the operator's changed parts (Clip's bounds)."""
 

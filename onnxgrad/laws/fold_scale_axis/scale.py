@@ -5,11 +5,12 @@ factors, and how a weight takes it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import VIEWS
 from onnxgrad.ir.emission.emit import constant, emit
@@ -27,7 +28,7 @@ _SPREAD_LIMIT = 2.0**-10
 REACH = 100
 
 
-@dataclass(frozen=True)
+@frozen
 class Scale:
     """Multiplies (divides if `divide`) by `factors` (C,) along `axis`, or by one factor () if axis
     is None.
@@ -233,7 +234,7 @@ _FIXED = _REARRANGED | {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class RunTimeScale(Scale):
     """Multiplies by a computed `vector` (C,) or (). Its values are unknown, so the factors are NaN:
     no sign, no magnitude, not equal.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
@@ -31,7 +31,7 @@ from onnxgrad.rewrite.trace import decline, decline_if
 Note = Callable[[Shortfall], None]
 
 
-@dataclass(frozen=True)
+@frozen
 class QuantizedCall:
     """A quantized operator to rewrite. `note` receives warnings about results that float32 may not
     hold exactly.

@@ -11,12 +11,12 @@ distance must be below one quantum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
@@ -31,7 +31,7 @@ _UNIT = 2.0**-24
 _INT32 = 1 << 31
 
 
-@dataclass(frozen=True)
+@frozen
 class Island:
     """A product of two dequantized values: the integers, and the largest magnitude of its sums."""
 
@@ -42,7 +42,7 @@ class Island:
     largest: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Rounding:
     """The largest error of the float32 roundings in the integer form, in quanta of the result. 0
     means equal to the bit.

@@ -4,11 +4,10 @@ points.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.types import Array, numpy_dtype
@@ -20,7 +19,7 @@ EIGHT_BITS = (TensorProto.UINT8, TensorProto.INT8)
 _PLAIN = ("axis", "saturate")
 
 
-@dataclass(frozen=True)
+@frozen
 class Scaled:
     """The dequantized value (value - zero) * scale. `value` has integers of `dtype`; `scale` is a
     scalar or has one element per slice along `axis`. For a QuantizeLinear, `value` is its float

@@ -8,10 +8,11 @@ their definitions, in the schemas' notation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, Literal
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.backward_walk import backward
 from onnxgrad.grad.opset.raising import OPSET
 from onnxgrad.grad.paths import reaching
@@ -31,7 +32,7 @@ from onnxgrad.rewrite.trace import Trace
 from onnxgrad.train.optimizers.base import Moment, Optimizer, State, Tensor, zeros
 
 
-@dataclass(frozen=True)
+@frozen
 class Standard(Optimizer):
     """The base class of the three optimisers. `at.step` is the operators' T, `at.learning_rate`
     their R. norm_coefficient adds its part of X to G. Attributes are rounded to the tensors' dtype,
@@ -49,7 +50,7 @@ class Standard(Optimizer):
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class StandardAdagrad(Standard):
     """H' = H + G^2; X' = X - R / (1 + T decay_factor) G / (sqrt(H') + epsilon)."""
 
@@ -69,7 +70,7 @@ class StandardAdagrad(Standard):
         return p - r * g / (at.math.Sqrt(h) + _number(self.epsilon, at)), {"h": h}
 
 
-@dataclass(frozen=True)
+@frozen
 class StandardAdam(Standard):
     """V' = alpha V + (1 - alpha) G; H' = beta H + (1 - beta) G^2; X' = X - R' V' / (sqrt(H') +
     epsilon).
@@ -109,7 +110,7 @@ class StandardAdam(Standard):
         return new * (one - _number(self.norm_coefficient_post, at)), {"v": v, "h": h}
 
 
-@dataclass(frozen=True)
+@frozen
 class StandardMomentum(Standard):
     """V' = alpha V + beta G, beta 1 if T is 0; X' = X - R V'; nesterov: X' = X - R (G + alpha
     V').
@@ -144,7 +145,7 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 @register_pass
-@dataclass(frozen=True)
+@frozen
 class LowerTraining(Pass):
     """Gradient, Adam, Adagrad, Momentum = their definitions in operators of the default
     domain.

@@ -8,10 +8,10 @@ nodes further away, it declines.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.domains import canonical
 from onnxgrad.ir.var import Var
@@ -91,7 +91,7 @@ class _LawMatcher:
         return answer
 
 
-@dataclass(frozen=True)
+@frozen
 class _Answer:
     """A law's rewrite of a region: `new` replaces `old`."""
 

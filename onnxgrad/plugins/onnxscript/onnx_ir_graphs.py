@@ -11,6 +11,7 @@ from typing import Any
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.load import load
@@ -149,7 +150,7 @@ def _nested(node: Any, binding: Binding) -> Iterator[tuple[Any, BindingBlock]]:
 OUTSIDE = "onnxgrad.outside"
 
 
-@dataclass(frozen=True)
+@frozen
 class OnnxIrRegion:
     """A program that computes one node of onnx_ir, and the binding `root` of that node. `nodes` and
     `values` map bindings and values to those of onnx_ir. The results of `root` that are read are

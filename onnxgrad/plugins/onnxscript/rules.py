@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from onnx import AttributeProto
 
 from onnxgrad.errors import InputError, InternalError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import attributes, domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
@@ -152,7 +152,7 @@ def _attribute(op_type: str, attribute: Any) -> Any:
 _OTHER_OPSET = "Multiple versions of opset"
 
 
-@dataclass(frozen=True)
+@frozen
 class OnnxscriptRule(ProgramLaw):
     """A rule of onnxscript, with its name in reports."""
 
@@ -287,7 +287,7 @@ class _Work:
             return None
 
 
-@dataclass(frozen=True)
+@frozen
 class _Tracer:
     """onnxscript's tracer: records the tries of a rule."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeAlias
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.declared import option
 from onnxgrad.jobs.groups import Limits
 from onnxgrad.jobs.kinds import Word
@@ -40,7 +40,7 @@ class _Devices(Word):
 Devices: TypeAlias = Annotated[str | Sequence[str], Named(), _Devices()]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class PlaceOptions(Limits):
     job: ClassVar[str] = "place"
     titles: ClassVar[Mapping[str, str]] = {"Limits": ""}

@@ -11,11 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.program import Program
@@ -35,7 +35,7 @@ _CONFIGURATIONS_SINCE = 11
 _CONFIGURATION = "onnxgrad"
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceRule:
     """Bindings that match `pattern` run on `device`. A pattern is `name:GLOB`, `op:GLOB`, or a glob
     for both.
@@ -60,7 +60,7 @@ def rule(text: str) -> list[DeviceRule]:
     return [DeviceRule(device, pattern) for pattern in patterns]
 
 
-@dataclass(frozen=True)
+@frozen
 class Copy(Plain):
     """A value that moves from one device to another, once for all its readers there.
 
@@ -100,7 +100,7 @@ def called(b: Binding) -> str:
     return f"{b.op} {b.node.name}".strip()
 
 
-@dataclass(frozen=True)
+@frozen
 class Placement(Plain):
     """The device of every binding, by block order, and the copies between devices.
 
@@ -125,7 +125,7 @@ class Placement(Plain):
         return {"name": OPTION, "value": settings(self)}
 
 
-@dataclass(frozen=True)
+@frozen
 class PlacedModel(Plain):
     """The result of `place(report=True)`: the marked `model`, in the type you passed in, and its
     placement, with the session option that onnxruntime needs.

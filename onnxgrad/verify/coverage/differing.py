@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_graph, make_model, tensor_dtype_to_np_dtype
 
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.protobufs import elements, every_graph, every_node, graphs_of, tensor_of
 from onnxgrad.verify.coverage.counters import Array, Goal, Reach
@@ -26,7 +27,7 @@ _SECONDS = 5.0  # to compute one
 _WIDTHS = (1, 2, 4, 8)  # bytes of elements that are compared by bits
 
 
-@dataclass(frozen=True)
+@frozen
 class Unread:
     """The part of a constant that differs and that no run read: rows of a table, or elements."""
 

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.attributes import values_of
 from onnxgrad.verify.coverage.counters import Array, Goal
 from onnxgrad.verify.feeds.data_flow import DataFlow, Key
@@ -68,7 +69,7 @@ class Wishes:
             self.sizes.setdefault(symbol, set()).update(sizes)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Step:
     """A value and the elements that it should have. `index`: one element of a vector, if only
     that one counts.

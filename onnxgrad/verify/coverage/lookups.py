@@ -6,7 +6,6 @@ rows no run has to read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeAlias
 
@@ -16,6 +15,7 @@ from onnx.helper import make_graph, make_model, make_node
 from onnx.numpy_helper import from_array
 
 from onnxgrad.errors import OnnxgradError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import reads, scheduled
 from onnxgrad.limits import LimitReached
@@ -38,7 +38,7 @@ Runs: TypeAlias = "Callable[[ModelProto], Mapping[str, Value]]"
 Place: TypeAlias = "tuple[str, str, int]"  # domain, operator, operand
 
 
-@dataclass(frozen=True)
+@frozen
 class Lookup:
     """One Gather from a constant. `nodes`: those that compute its table, the Gather and those that
     convert its result, in order. `constants`: the initializers that they read. `result`: the name

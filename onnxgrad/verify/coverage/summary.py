@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.results import Plain
 from onnxgrad.verify.coverage.counters import DECISIONS, DEFAULTS, ROWS, WEIGHTS, Item, of_several
 from onnxgrad.wording import counted, option
@@ -15,7 +16,7 @@ _NAMED = 3  # decisions that were not reached, in the line
 _WORDS = {DEFAULTS: "defaults overridden", WEIGHTS: "elements of weights"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Sizes(Plain):
     """The sizes of one symbolic dimension that ran, and those that did not, with the reason.
     `empty`: why size 0 was not compared.
@@ -41,7 +42,7 @@ class Sizes(Plain):
         return f"{ran}; 0 {self.empty}" if self.empty else ran
 
 
-@dataclass(frozen=True)
+@frozen
 class Coverage(Plain):
     """The coverage of a proof.
 

@@ -9,13 +9,13 @@ function of its operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from onnxgrad.errors import CannotRun
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import (
     copy_of,
@@ -68,7 +68,7 @@ def unknown_operators(model: ModelProto, error: CannotRun) -> UnknownOperator | 
     return UnknownOperator(str(error), suspects, certain=False) if suspects else None
 
 
-@dataclass(frozen=True)
+@frozen
 class Around:
     """Both models without the custom nodes. `nodes`: the operator of each node, in the original's
     order. `doubt`: why a difference refutes nothing, or empty: the results of a node that the

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxgrad.frozen import frozen
 from onnxgrad.verify.exact.field import Array, Parts, Undecided
 
 BOOL = TensorProto.BOOL
@@ -37,7 +38,7 @@ def widens(source: int, target: int) -> bool:
     return target == TensorProto.FLOAT and source != TensorProto.DOUBLE
 
 
-@dataclass(frozen=True)
+@frozen
 class Num:
     """A tensor of exact numbers. `parts`: its residues, or its rationals. `dtype`: of the ONNX
     value; bools are the numbers 0 and 1. `degree`: of its elements as rational functions of the
@@ -75,7 +76,7 @@ class Num:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class Known:
     """Integers, booleans or strings that are known. `free`: they depend on integers that the caller
     chooses.

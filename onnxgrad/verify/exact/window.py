@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from onnx import ModelProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.results import Plain
 from onnxgrad.wording import counted
 
@@ -15,7 +16,7 @@ Verdict: TypeAlias = Literal["exact", "rounded", "sampled", "refuted"]
 Kind: TypeAlias = Literal["positive", "nonzero", "equal sizes", "ones", "equal"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Premise:
     """A fact about a value that a rewrite takes from outside its window. `other`: the second value
     of "equal sizes" and "equal".
@@ -31,7 +32,7 @@ class Premise:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class Window:
     """One rewrite: the graph before and after, over the same boundary values.
 
@@ -56,7 +57,7 @@ class Window:
     number: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Decision(Plain):
     """The verdict of exact evaluation about a window.
 

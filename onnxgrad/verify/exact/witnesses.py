@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 
+from onnxgrad.frozen import frozen
 from onnxgrad.verify.exact.field import Array
 from onnxgrad.verify.exact.values import BITS
 
@@ -28,7 +28,7 @@ _AGREEING, _OTHERS = 6, 10  # graphs that are returned
 _BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
 
-@dataclass(frozen=True)
+@frozen
 class Term:
     """A value computed from old constants: the constant `name`, or `op` of other terms. `ints` is
     the second operand of a Reshape or Expand, the axes of a sum, or the order of a Transpose.
@@ -46,7 +46,7 @@ class Term:
         return (self.op != "constant") + sum(t.size for t in self.operands)
 
 
-@dataclass(frozen=True)
+@frozen
 class Guess:
     """A graph that may compute a weight. `close`: to the rounding of floats; else the stored weight
     is another one.

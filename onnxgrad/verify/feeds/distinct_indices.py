@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
+
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Distinct:
     """The places that an operand names. sizes: the number of places along each component of an
     index. axis: if not None, indices may repeat between the lines along this axis. among: if not

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.verify.feeds.value_bounds import Uses
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -27,7 +27,7 @@ _MOST_THRESHOLDS = 8
 _MOST_ALONE = 4  # inputs that are tried as `only`
 
 
-@dataclass(frozen=True)
+@frozen
 class Edges:
     """The strength of an edge case. `sizes`: also change counts, lengths, switches and values
     outside their usual bounds. `only`: this input keeps one nonzero element and all others keep
@@ -47,7 +47,7 @@ def variants(names: Iterable[str]) -> list[Edges]:
     ]
 
 
-@dataclass(frozen=True)
+@frozen
 class Slot:
     """One input: its kind, the closed interval of its usual values, the number of inputs before it,
     and the least and largest value of its dtype.
@@ -197,7 +197,7 @@ _BY_KIND: dict[str, Callable[[Array, Slot, Edges, np.random.Generator], Array]] 
 WIDE_CASE = "wide values"
 
 
-@dataclass(frozen=True)
+@frozen
 class Variation:
     """Differences of feeds from the usual ones. scale: factor of floats without bounds. sign: 1 or
     -1 makes all of them positive or negative. count: value of counts and lengths. mask: one value

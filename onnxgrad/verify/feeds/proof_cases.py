@@ -9,7 +9,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import model_nodes, weight_elements
 from onnxgrad.verify.compare import has_finite
@@ -76,7 +76,7 @@ _MORE_SEEDS = 5  # the most cases of small models whose results jump
 _PATIENCE = 30.0  # seconds to spend on finding the second plan
 
 
-@dataclass(frozen=True)
+@frozen
 class Chosen:
     """One case of a proof: its feeds and the original's results."""
 
@@ -132,7 +132,7 @@ def choose_cases(
     return [*usual, *(chosen for p in tight for chosen in pick.edge(p, seeds[0])), *more]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Picker:
     """Makes the cases of one model, without those that the original refuses."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import scheduled
 from onnxgrad.verify.layers import scopes
@@ -31,7 +31,7 @@ _ROUNDED = frozenset({"to", "dtype", "saturate"})  # attributes in which narrowe
 COUNTED = re.compile(r"(onnx::\w+_|val_|_)?\d+")  # names that another export gives to other values
 
 
-@dataclass(frozen=True)
+@frozen
 class Pair:
     """A value of the first model and one of the second. `by` is the evidence: name, node, structure
     or scope.

@@ -25,6 +25,7 @@ import onnx
 from onnx import ModelProto, TypeProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import load
 from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.types import type_to_proto
@@ -242,7 +243,7 @@ class Server:
             process.wait()
 
 
-@dataclass(frozen=True)
+@frozen
 class Command:
     """A check by a command that runs without a shell. `words` are its words; `{}` stands for the
     model's path, which is otherwise appended.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.storage.stored_arrays import StoredArray
 from onnxgrad.ir.types import Array
 
 
-@dataclass(frozen=True)
+@frozen
 class Roundings:
     """The constants of a model that another rounding may change: their magnitudes, sorted, and by
     how much each is rounded, relative to it.

@@ -9,11 +9,11 @@ models decide alike, except where an operand lies within the error of its region
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import copy_of, operator, scheduled
 from onnxgrad.verify.changed_region import reads
@@ -36,7 +36,7 @@ _MONOTONE = frozenset(
 _MOVES = frozenset((*domains.MOVES, "Cast", "Concat"))
 
 
-@dataclass(frozen=True)
+@frozen
 class Cut:
     """A node of the original at which both models are cut, and where the second model computes the
     same values.

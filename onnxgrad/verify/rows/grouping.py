@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.types import Array
 from onnxgrad.verify.feeds.dims import evaluate
 from onnxgrad.verify.values import Value
 
 
-@dataclass(frozen=True)
+@frozen
 class Rows:
     """The axis of the rows of an output: `axis` contains outer x rows x inner positions, and `size`
     is its size in one row (None: all rows share the value). `own`: a single row lacks the axis.
@@ -73,7 +73,7 @@ class Rows:
         return found
 
 
-@dataclass(frozen=True)
+@frozen
 class Grouping:
     """The axes of the rows of inputs, the rows of outputs, and the number of rows in one run of the
     original.

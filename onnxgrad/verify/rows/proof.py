@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference, finite_elements
@@ -48,7 +49,7 @@ _RAGGED = frozenset({"Compress", "Loop", "NonMaxSuppression", "NonZero", "Range"
 _UNLIKE = ((0.1, 1), (1.0, 2), (10.0, 3), (-10.0, 1))
 
 
-@dataclass(frozen=True)
+@frozen
 class _Batch:
     """Runs of the original on feeds of one size, and the numbers of rows to compare at."""
 
@@ -59,7 +60,7 @@ class _Batch:
     sizes: Sequence[int]
 
 
-@dataclass(frozen=True)
+@frozen
 class RowProof:
     """The models, the axes of the rows, and where to run.
 

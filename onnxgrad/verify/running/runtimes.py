@@ -11,10 +11,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.named_options import split
 from onnxgrad.vocabulary import PROVIDERS
 
@@ -31,7 +31,7 @@ _BEHIND = re.compile(rf":(?=\w+{_PROVIDER}\b)")
 _OLDEST = (3, 10)
 
 
-@dataclass(frozen=True)
+@frozen
 class Runtime:
     """A provider of the onnxruntime of a Python. `python`: the interpreter's path; empty for this
     one. `options`: those of the provider.

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.limits import SECONDS, current
 from onnxgrad.verify.proof_model import Model, received, sendable, source_of
 from onnxgrad.verify.running.child_process import Child, Refused, RunFailed, held, needs_more_memory
@@ -97,7 +98,7 @@ def courtesy(longest: float) -> float:
     return max(_COURTESY_SECONDS, _COURTESY_FACTOR * longest)
 
 
-@dataclass(frozen=True)
+@frozen
 class Argument:
     """An input or output as onnxruntime describes it: a type such as 'tensor(float)', and a shape
     of sizes, symbols and None.
@@ -108,7 +109,7 @@ class Argument:
     shape: tuple[int | str | None, ...] | None
 
 
-@dataclass(frozen=True)
+@frozen
 class Session:
     """A model loaded in the child. It is loaded again if the child died or dropped it."""
 

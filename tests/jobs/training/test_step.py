@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -12,6 +11,7 @@ import onnxgrad
 from onnxgrad import train
 from onnxgrad.cli.app import parser_for
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.save import to_bytes
 from onnxgrad.jobs.declared import add_flags, from_flags, options_of
 from onnxgrad.jobs.keywords import from_keywords
@@ -25,7 +25,7 @@ from tests.helpers import parse
 MLP = "models/training/mlp.onnx"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class More(StepOptions):
     """A copy with one option more."""
 

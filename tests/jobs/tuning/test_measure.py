@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import pytest
 from onnx import ModelProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.jobs.tuning.measure import LATE, Measuring, tune, wins
 from onnxgrad.passes.pipeline import Pipeline
 from tests.jobs.tuning.test_choices import THREE, TWO, branches, products
@@ -33,7 +34,7 @@ def count(model: ModelProto) -> int:
     return sum(n.op_type in ("MatMul", "Gemm") for n in model.graph.node)
 
 
-@dataclass(frozen=True)
+@frozen
 class Counting(Measuring):
     """The time of a model is its number of products to some power."""
 
@@ -76,7 +77,7 @@ def test_no_time() -> None:
 
 
 def test_all_together_are_confirmed() -> None:
-    @dataclass(frozen=True)
+    @frozen
     class Deceiving(Counting):
         """Whatever is new seems quicker, until both are seen again."""
 

@@ -5,13 +5,13 @@ that its forms share.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.rules._common import pad
 from onnxgrad.grad.rules._geometry import Geometry, spatial
 from onnxgrad.ir.ops import op
@@ -19,7 +19,7 @@ from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
 
 
-@dataclass(frozen=True)
+@frozen
 class Correlation:
     """sum over batch and positions of long[n, c, o s + k d - begin] short[n, m, o], as
     (M, C / group, kernel).

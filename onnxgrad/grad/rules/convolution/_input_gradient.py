@@ -24,9 +24,9 @@ Conv. They took 1.1 to 3 times as long as ConvTranspose; gathered rows and one p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import FORM
 from onnxgrad.grad.rules._geometry import Geometry, onto_long, spatial
 from onnxgrad.grad.rules.convolution._correlation import channels_last
@@ -44,7 +44,7 @@ _SMALL = 9
 _LARGE = 512
 
 
-@dataclass(frozen=True)
+@frozen
 class _Sizes:
     """The known sizes of g (N, group maps, *O), of w (group maps, channels, *kernel) and of x (N,
     group channels, *D).

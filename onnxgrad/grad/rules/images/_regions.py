@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.rules._common import as_number
 from onnxgrad.grad.rules.images.grid_sample import as_type, product, reshaped
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
@@ -26,7 +26,7 @@ def counting(count: Any, dtype: int) -> Var:
     return op.Cast(op.Range(np.int64(0), op.Squeeze(count, [0]), np.int64(1)), to=dtype)
 
 
-@dataclass(frozen=True)
+@frozen
 class Samples:
     """The positions of the samples of R regions along one axis; (R, bins, S) unless noted.
 
@@ -151,7 +151,7 @@ def samples(rois: Var, axis: int, size: Any, binding: Binding) -> Samples:
 _LOWEST = -3.0e38  # below every pixel; -inf would meet 0 * inf in a second derivative
 
 
-@dataclass(frozen=True)
+@frozen
 class Candidates:
     """K candidates for each of the P bins of R regions; images (N, C, H, W) as rows of channels.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number, pad
 from onnxgrad.grad.rules.scatter import scatter_elements, zeros
@@ -91,7 +91,7 @@ def as_type(v: Var, dtype: int) -> Var:
 # ---- neighbours ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class _Taps:
     """One axis: the neighbours' indices, weights and slopes of the weights, (*B, 1, 1, .., T,
     .., 1, P).
@@ -102,7 +102,7 @@ class _Taps:
     slope: Var
 
 
-@dataclass(frozen=True)
+@frozen
 class Sampling:
     """The pixels read from images (*lead, C, *spatial) at P = `count` positions in each.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import vjp
 from onnxgrad.grad.rules._common import as_number
 from onnxgrad.grad.rules.images._regions import Candidates, Samples, as_type_of, counting, samples
@@ -21,7 +21,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
 
 
-@dataclass(frozen=True)
+@frozen
 class _Regions:
     """One RoiAlign: its regions along both axes, the images x (N, C, H, W) and the adjoint g (R,
     C, bins, bins).

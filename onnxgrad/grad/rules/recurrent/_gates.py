@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.rules._common import as_number, redirect
 from onnxgrad.grad.rules.recurrent._sweep import Recurrent
 from onnxgrad.ir.binding import Binding
@@ -119,7 +119,7 @@ _ACTIVATIONS: dict[str, tuple[Value, Slope, float, float, bool, bool]] = {
 _BY_VALUE = frozenset({"sigmoid", "tanh", "relu", "hardsigmoid"})
 
 
-@dataclass(frozen=True)
+@frozen
 class Gate:
     """One activation with its parameters; `clip` bounds its operand, and 0 means no bounds."""
 

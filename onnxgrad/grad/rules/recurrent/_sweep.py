@@ -10,13 +10,13 @@ length keep their state, so both directions run in the order of X and no row is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxgrad.errors import InputError
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.arithmetic import plus
 from onnxgrad.ir.emission.emit import constant, emit_with_blocks, nested
@@ -28,7 +28,7 @@ from onnxgrad.ir.var import Var
 Step = Callable[[Sequence[Var], Sequence[Var]], tuple[Sequence[Var], Sequence[Var]]]
 
 
-@dataclass(frozen=True)
+@frozen
 class Direction:
     """One direction of a recurrent operator. Its `mask` (T, B, 1) is true at steps within the
     length of each row; time is the first axis.

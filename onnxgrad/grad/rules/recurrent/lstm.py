@@ -5,9 +5,9 @@ adjoints of both states.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates, is_kept, take_place
 from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product
@@ -40,7 +40,7 @@ def _lstm(
     return cell.partials(wanted, x=of_z, h=of_z, r=of_r, initial_h=of_h, initial_c=of_c, p=of_p)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Steps:
     """The values of a direction's steps, (T, B, H) each: the hidden and the cell state before each,
     the gates i, o and f, the candidate c, and h(C).

@@ -5,9 +5,9 @@ all steps at once (see `_sweep`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from onnxgrad.frozen import frozen
 from onnxgrad.grad.registry import vjp_all
 from onnxgrad.grad.rules.recurrent._gates import Gate, gates, is_kept, take_place
 from onnxgrad.grad.rules.recurrent._sweep import Direction, Recurrent, flat_product
@@ -81,7 +81,7 @@ def _gru(
     return cell.partials(wanted, x=of_x, h=of_h, r=of_r, initial_h=initial)
 
 
-@dataclass(frozen=True)
+@frozen
 class _GruSteps:
     """The values of a direction's steps, (T, B, H) each: the state before each, the gates z
     (`update`) and r (`reset`), the candidate n, and R h + c of its sum if r multiplies that.

@@ -7,16 +7,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.storage.lazy_arrays import LazyArray
 from onnxgrad.verify.reference.kernels.linear_and_quantization import product
 from onnxgrad.verify.reference.kernels.registry import Array, Call, kernel
 
 
-@dataclass(frozen=True)
+@frozen
 class Windows:
     """The positions of the windows of one Conv or pool. All lists have one entry per
     spatial axis.

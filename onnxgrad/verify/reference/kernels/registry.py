@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from onnxgrad.errors import Unsupported
+from onnxgrad.frozen import frozen
 
 __all__ = ["KERNELS", "UNTIL", "WHY", "Array", "Call", "Kernel", "Unsupported", "axes_of", "kernel"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-@dataclass(frozen=True)
+@frozen
 class Call:
     """One node at run time. `attributes` are Python values, with the schema's defaults filled in
     and subgraphs as callables `body(*values) -> list`.
