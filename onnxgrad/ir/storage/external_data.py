@@ -353,7 +353,8 @@ def stays_inside(tensor: TensorProto, files: Collection[str]) -> bool:
 
 def is_halved(tensor: TensorProto) -> bool:
     """Whether an external float16 tensor is kept as float32."""
-    return any(e.key == KEPT_AS for e in tensor.external_data)
+    places = tensor.external_data
+    return bool(places) and any(e.key == KEPT_AS for e in places)
 
 
 def _source(tensor: TensorProto) -> TensorProto:

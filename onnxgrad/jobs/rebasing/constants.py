@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,12 +28,16 @@ _WEIGHTS = "weights.data"
 
 class Constants:
     """The constants of a model of `folder`, to be replaced. `file`: where large initializers go;
-    None: they stay in the model.
+    None: they stay in the model. `bare`: the constants to be replaced, if they have no data.
     """
 
-    def __init__(self, model: ModelProto, folder: Path | None, file: IO[bytes] | None) -> None:
+    def __init__(
+        self, model: ModelProto, folder: Path | None, file: IO[bytes] | None,
+        bare: Mapping[str, TensorProto] | None = None,
+    ) -> None:  # fmt: skip
         self._model, self._folder, self._file = model, folder, file
-        self._places = dict(constants_of(model))
+        self._bare = bare is not None
+        self._places = dict(constants_of(model)) if bare is None else bare
         large = _large(model) if file is not None else []
         self._waiting = {t.name: t for t in large}
 
@@ -54,11 +58,13 @@ class Constants:
         if not (outside or given.HasField("raw_data")):
             self.set(name, elements(given))
             return
-        _check(tensor, given.data_type, given.dims)
+        if given.data_type != tensor.data_type or given.dims != tensor.dims:
+            _check(tensor, given.data_type, given.dims)
         pieces = external.pieces(given, folder) if outside else [_raw(given)]
-        file = self._leaves_for(name)
+        file = self._leaves_for(name) if self._file is not None else None
         if file is None:
-            clear_data(tensor)
+            if not self._bare:
+                clear_data(tensor)
             tensor.raw_data = b"".join(pieces)
         else:
             _write(tensor, file, pieces)
@@ -121,18 +127,21 @@ def _writing(file: IO[bytes]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(model: ModelProto, folder: Path | None, *, apart: bool) -> Iterator[Constants]:
-    """Yields the constants of a model. With `apart`, large ones lie in a temporary folder, which is
-    removed at the end. Raises InputError if the file cannot be written.
+def replacing(
+    model: ModelProto, folder: Path | None, *, apart: bool,
+    bare: Mapping[str, TensorProto] | None = None,
+) -> Iterator[Constants]:  # fmt: skip
+    """Yields the constants of a model; `bare`: as of Constants. With `apart`, large ones lie in a
+    temporary folder, which is removed at the end. Raises InputError if the file cannot be written.
     """
     if not apart or not _large(model):
-        yield Constants(model, folder, None)
+        yield Constants(model, folder, None, bare)
         return
     with (
         tempfile.TemporaryDirectory(prefix="onnxgrad-") as made,
         open(Path(made) / _WEIGHTS, "wb") as file,
     ):
-        yield Constants(model, folder, file)
+        yield Constants(model, folder, file, bare)
 
 
 def _large(model: ModelProto) -> list[TensorProto]:

@@ -5,11 +5,11 @@ optimised model.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.origins import weight_in
@@ -21,6 +21,7 @@ from onnxgrad.ir.protobufs import (
     copy_fields,
     copy_of,
     every_graph,
+    every_node,
     graphs_of,
     model_nodes,
 )
@@ -58,36 +59,87 @@ def digest_of(model: ModelProto, made: Collection[str]) -> str:
     """Identifies an optimised model, whatever the values of the constants `made` from weights, its
     metadata, and wherever large constants are stored.
     """
-    bare, found = ModelProto(), hashlib.sha256()
-    copy_fields(model, bare, skip=("graph", "functions", "metadata_props", *_ABOUT))
-    copy_fields(model.graph, bare.graph, skip=("initializer", "node"))
-    for tensor in model.graph.initializer:
-        if tensor.name in made or _is_large(tensor):
-            found.update(repr((tensor.name, tensor.data_type, tensor.dims[:])).encode())
-        else:
-            found.update(tensor.SerializeToString(deterministic=True))
-    for part in (*model.functions, *model.graph.node, bare):
-        found.update(_bare_bytes(part, made))
-    return found.hexdigest()
+    return Frame.of(model, made, holders(model)).digest()
 
 
-def _bare_bytes(part: Any, made: Collection[str]) -> bytes:
-    """The bytes of a node, a function, or the rest of a model, without the data of constants that
-    are `made` or large. A part without any is not copied.
+@dataclass(frozen=True)
+class Frame:
+    """A copy of an optimised model without the data of its constants `made` from weights, and of
+    large ones. `others`: large ones that are not made, and where their data is.
     """
-    if any(name in made or _is_large(t) for name, t in _constants_of(part)):
-        part = copy_of(part)
-        for name, tensor in _constants_of(part):
+
+    model: ModelProto
+    made: dict[str, TensorProto]
+    others: list[tuple[TensorProto, TensorProto]]
+
+    @staticmethod
+    def of(model: ModelProto, made: Collection[str], at: Sequence[int]) -> Frame:
+        """Returns the copy of a model of which only the nodes `at` hold constants."""
+        frame, graph = Frame(ModelProto(), {}, []), model.graph
+        copied = frame.model.graph
+        copy_fields(model, frame.model, skip=("graph", "functions"))
+        copy_fields(graph, copied, skip=("node", "initializer", "value_info"))
+        for field in ("node", "value_info"):
+            add = getattr(copied, field).add
+            for message in getattr(graph, field):
+                add().CopyFrom(message)  # `extend` would serialise and parse it
+        add = copied.initializer.add
+        for tensor in graph.initializer:
+            name = tensor.name
+            if name not in made and not _is_large(tensor):
+                add().CopyFrom(tensor)
+                continue
+            bare = add(name=name, data_type=tensor.data_type, dims=tensor.dims)
+            if tensor.doc_string or tensor.metadata_props:
+                copy_fields(tensor, bare, skip=(*DATA_FIELDS, "name", "data_type", "dims"))
+            frame._leaves(name, bare, tensor, made)
+        frame.model.functions.extend(model.functions)
+        frame._empty_nodes(model, made, at)
+        return frame
+
+    def _empty_nodes(self, model: ModelProto, made: Collection[str], at: Sequence[int]) -> None:
+        """Removes the data of constants in the nodes `at` and in functions."""
+        bodies = [
+            [body.node[i] for i in at if i < len(body.node)]
+            for body in (model.graph, self.model.graph)
+        ]
+        for i in reversed(range(len(model.functions))):  # the last of equal names is made
+            bodies[0] += model.functions[i].node
+            bodies[1] += self.model.functions[i].node
+        tensors, bares = (list(_constants_in([body])) for body in bodies)
+        for (name, tensor), (_, bare) in zip(tensors, bares, strict=True):
             if name in made or _is_large(tensor):
-                clear_data(tensor)
-    data: bytes = part.SerializeToString(deterministic=True)
-    return data
+                clear_data(bare)
+                self._leaves(name, bare, tensor, made)
+
+    def _leaves(
+        self, name: str, bare: TensorProto, tensor: TensorProto, made: Collection[str]
+    ) -> None:
+        if name in made and name not in self.made:
+            self.made[name] = bare
+        else:
+            self.others.append((bare, tensor))
+
+    def digest(self) -> str:
+        """Identifies the model, before `complete`."""
+        rest = ModelProto()
+        copy_fields(self.model, rest, skip=("graph", "functions", "metadata_props", *_ABOUT))
+        found = hashlib.sha256()
+        for part in (self.model.graph, *self.model.functions, rest):
+            found.update(part.SerializeToString(deterministic=True))
+        return found.hexdigest()
+
+    def complete(self) -> ModelProto:
+        """Copies the data of `others`. Returns the model."""
+        for bare, tensor in self.others:
+            bare.CopyFrom(tensor)
+        self.others.clear()
+        return self.model
 
 
-def _constants_of(part: Any) -> Iterable[tuple[str, TensorProto]]:
-    if isinstance(part, NodeProto):
-        return _constants_in([[part]])
-    return _constants_in([part.node]) if isinstance(part, FunctionProto) else ()
+def holders(model: ModelProto) -> list[int]:
+    """The places of the nodes of the main graph that hold constants, or graphs."""
+    return [i for i, n in enumerate(model.graph.node) if n.op_type == "Constant" or graphs_of(n)]
 
 
 def _is_large(tensor: TensorProto) -> bool:
@@ -121,13 +173,8 @@ def has_data(tensor: TensorProto) -> bool:
 
 def constants_of(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
     """The values of Constant nodes, and the initializers of all graphs, by name."""
-    yield from _constants_in(_bodies(model))
+    yield from _constants_in([*(f.node for f in model.functions), model.graph.node])
     yield from ((t.name, t) for t in model.graph.initializer)
-
-
-def _bodies(model: ModelProto) -> list[Any]:
-    """The nodes of the graph, and of each function."""
-    return [*(f.node for f in model.functions), model.graph.node]
 
 
 def _constants_in(bodies: Iterable[Iterable[NodeProto]]) -> Iterator[tuple[str, TensorProto]]:
@@ -141,23 +188,37 @@ def _constants_in(bodies: Iterable[Iterable[NodeProto]]) -> Iterator[tuple[str, 
             yield from ((t.name, t) for t in graph.initializer)
 
 
-def initializers(model: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+def initializers(
+    model: ModelProto, at: Sequence[int] | None = None
+) -> Iterator[tuple[str, TensorProto]]:
     """The initializers of all graphs, and the Constant nodes in graphs that may hold weights, by
-    name.
+    name. `at`: the nodes of the main graph that hold constants, if they are known.
     """
-    for graph in every_graph(model.graph):
-        yield from ((t.name, t) for t in graph.initializer)
-        for node in graph.node:
-            tensor = weight_in(node) if node.op_type == "Constant" else None
-            if tensor is not None:
-                yield node.output[0], tensor
+    graph = model.graph
+    nodes = graph.node if at is None else [graph.node[i] for i in at]
+    yield from ((t.name, t) for t in graph.initializer)
+    yield from _weights_in(nodes)
+    for inner in (g for node in nodes for nested in graphs_of(node) for g in every_graph(nested)):
+        yield from ((t.name, t) for t in inner.initializer)
+        yield from _weights_in(inner.node)
 
 
-def bare(node: NodeProto) -> NodeProto:
-    """Returns the node as an outline has it if its constant is a weight."""
-    made = NodeProto()
-    copy_fields(node, made, skip=("metadata_props", "doc_string"))
-    tensor = weight_in(made)
-    if tensor is not None:
-        clear_data(tensor)
+def _weights_in(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]:
+    for node in nodes:
+        tensor = weight_in(node) if node.op_type == "Constant" else None
+        if tensor is not None:
+            yield node.output[0], tensor
+
+
+def bare(node: NodeProto, like: NodeProto) -> NodeProto:
+    """Returns the node as an outline has it, without the data of those constants that have none in
+    the node `like` of the outline.
+    """
+    made, gone = copy_of(node), {n for n, t in _constants_in([[like]]) if not has_data(t)}
+    for inner in every_node([made]):
+        inner.ClearField("metadata_props")
+        inner.ClearField("doc_string")
+    for name, tensor in _constants_in([[made]]):
+        if name in gone:
+            clear_data(tensor)
     return made

@@ -28,7 +28,7 @@ from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.jobs.hooks import Hooks, Proved
 from onnxgrad.jobs.rebasing.adapted import alone
 from onnxgrad.jobs.rebasing.constants import replacing, set_elements
-from onnxgrad.jobs.rebasing.outline import constants_of, describe, digest_of
+from onnxgrad.jobs.rebasing.outline import Frame, constants_of, describe
 from onnxgrad.jobs.rebasing.record import Record, read_record, record_path
 from onnxgrad.jobs.rebasing.weights import NewWeights, new_weights
 from onnxgrad.jobs.surgery.declarations import RebaseOptions
@@ -65,17 +65,18 @@ def rebase(
         record = _record(options.record, named)
         writes = write is not None
         model, folder = _read(optimized, in_place=writes)
-        if digest_of(model, record.made) != record.digest:
+        frame = Frame.of(model, record.made, record.holders)
+        if frame.digest() != record.digest:
             raise InputError(
                 f"{named or 'the model'}: its record belongs to another optimised model, or the "
                 "model was changed since: rebase it as it was written and change the result, or "
                 f"optimise again with {option('--rebasable', 'rebasable=True')}"
             )
-        made = copy_of(model) if model is optimized else model
+        made = frame.complete()
         weights = alone(weights)
         where = os.fspath(weights) if isinstance(weights, (str, os.PathLike)) else "the weights"
         with (
-            replacing(made, folder, apart=writes) as constants,
+            replacing(made, folder, apart=writes, bare=frame.made) as constants,
             new_weights(record, weights, options.map or {}, where) as new,
         ):
             values = record.values(new, copied=new.tensors)

@@ -29,6 +29,7 @@ from onnxgrad.jobs.rebasing.outline import (
     constants_of,
     digest_of,
     has_data,
+    holders,
     initializers,
     set_by_optimize,
 )
@@ -67,7 +68,7 @@ class Record:
     float16. `own`: the metadata that `optimize` set. `reference`: the original with the changes
     around the passes, without its weights, whose names in the original are `sources`; None if
     there are no changes. `prepare`: the preparation that `lift` split off, with the steps of its
-    constants, `prepared`.
+    constants, `prepared`. `holders`: the places of the optimised model's nodes that hold constants.
     """
 
     original: ModelProto = field(repr=False)
@@ -83,16 +84,27 @@ class Record:
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     prepare: ModelProto | None = field(default=None, repr=False)
     prepared: Mapping[str, Step] = field(default_factory=dict, repr=False)
+    holders: Sequence[int] = ()
+
+    @cached_property
+    def inside(self) -> list[int]:
+        """The places of the nodes of the original that hold constants."""
+        return holders(self.original)
 
     @cached_property
     def initializers(self) -> dict[str, TensorProto]:
         """Those of the original, and tensors of its Constant nodes, by name."""
-        return dict(initializers(self.original))
+        return dict(initializers(self.original, self.inside))
+
+    @cached_property
+    def stored(self) -> list[str]:
+        """The initializers of the original that have values."""
+        return [name for name, t in self.initializers.items() if has_data(t)]
 
     @cached_property
     def weights(self) -> frozenset[str]:
         """The initializers of the original that need new values."""
-        return frozenset(name for name, t in self.initializers.items() if not has_data(t))
+        return frozenset(self.initializers).difference(self.stored)
 
     def constants(self, weight: Callable[[str], Array]) -> Iterator[tuple[str, Array]]:
         """Yields the constants of the optimised model for new weights, by name. Raises
@@ -116,7 +128,7 @@ class Record:
     def identifying(self, model: ModelProto) -> Record:
         """Returns the record with the digest and the metadata of the optimised model."""
         own = set_by_optimize(model, self.original)
-        return replace(self, digest=digest_of(model, self.made), own=own)
+        return replace(self, digest=digest_of(model, self.made), own=own, holders=holders(model))
 
     def renamed(self, names: Mapping[str, str]) -> Record:
         """Returns the record of the model in which constants have other names. `names`: those of
@@ -199,6 +211,9 @@ class Record:
             "constants": encoder.constants,
             "made": made,
             "held": held,
+            "holders": list(self.holders),
+            "inside": self.inside,
+            "stored": self.stored,
         }
         line = json.dumps(data, separators=(",", ":")).encode()
         return _MAGIC + zlib.compress(b"\n".join((line, b"".join(models))), 1)
@@ -242,10 +257,14 @@ class Record:
                 None if found[key] is None else _model(models, *found[key])
                 for key in ("reference", "prepare")
             )
-            return Record(
+            record = Record(
                 original, made, held, found["fixed"], found["rounded"], found["digest"], steps,
                 found["own"], found["halved"], reference, found["sources"], prepare, prepared,
+                found["holders"],
             )  # fmt: skip
+            # the file has these, so that no node is looked at
+            vars(record).update({key: found[key] for key in ("inside", "stored")})
+            return record
         except (zlib.error, ValueError, KeyError, IndexError, TypeError, DecodeError) as error:
             raise InputError(f"{where}: a damaged record: {error}") from None
 

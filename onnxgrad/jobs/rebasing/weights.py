@@ -107,23 +107,21 @@ def _of_model(
         new, converted = _at_opset(new, folder, record.original)
         notes += [f"{where}: {converted}"] if converted else []
     # the length of the data of equal ones is checked when it is read
-    places = {n: [n] for n in record.initializers} if equal else _places(record, new, where)
-    tensors, used = dict(initializers(new)), dict[str, TensorProto]()
+    places: Mapping[str, Sequence[str]] = {} if equal else _places(record, new, where)
+    tensors = dict(initializers(new, record.inside if equal else None))
+    used = dict[str, TensorProto]()
     readers: dict[str, Callable[[], Array]] = {}
     missing = []
-
-    def reader(tensor: TensorProto) -> Callable[[], Array]:
-        return lambda: elements(internalize(tensor, folder) if is_outside(tensor) else tensor)
 
     for name, tensor in record.initializers.items():
         found = [names[name]] if name in names else places.get(name, [name])
         if any(n not in tensors for n in found):
-            missing += [name] if name in places or name in names else []
+            missing += [name] if equal or name in places or name in names else []
             continue
         first = tensors[found[0]]
         for other in found[1:]:
             same = _fit(first, tensors[other])
-            if not same or reader(first)().tobytes() != reader(tensors[other])().tobytes():
+            if not same or _of(first, folder).tobytes() != _of(tensors[other], folder).tobytes():
                 raise InputError(
                     f"{where}: '{name}' of the original is two weights, '{found[0]}' and "
                     f"'{other}', with different values: they were one when the model was exported; "
@@ -134,9 +132,13 @@ def _of_model(
                 f"{where}: '{found[0]}' is {_shape(first)}, '{name}' of the original is "
                 f"{_shape(tensor)}: another architecture; optimise it instead"
             )
-        readers[name], used[name] = reader(first), first
+        readers[name], used[name] = partial(_of, first, folder), first
     made = _complete(record, readers, missing, where)
     return replace(made, notes=notes + made.notes, export=new, folder=folder, tensors=used)
+
+
+def _of(tensor: TensorProto, folder: Path | None) -> Array:
+    return elements(internalize(tensor, folder) if is_outside(tensor) else tensor)
 
 
 def _at_opset(new: ModelProto, folder: Path | None, original: ModelProto) -> tuple[ModelProto, str]:
@@ -337,17 +339,17 @@ def _complete(
             f"{where}: has no value for {counted(len(missing), 'weight')} of the original: "
             f"{listed(missing)}; {option('--map OLD=NEW', 'map')} names those with other names"
         )
-    stored = {n: t for n, t in record.initializers.items() if n not in record.weights}
-    kept = [n for n in stored if n not in readers and n not in record.fixed]
+    kept = [n for n in record.stored if n not in readers and n not in record.fixed]
     notes = [f"not in {where}, and kept: {listed(kept)}"] if kept else []
-    for name, tensor in stored.items():
-        old = elements(tensor)
-        if name in record.fixed and name in readers and not _equal(old, readers[name]()):
+    for name in record.stored:
+        tensor = record.initializers[name]
+        if name not in readers:
+            readers[name] = partial(elements, tensor)
+        elif name in record.fixed and not _equal(elements(tensor), readers[name]()):
             raise InputError(
                 f"{where}: '{name}' has other values: it decides sizes, indices or branches, so "
                 "the model must be optimised again"
             )
-        readers.setdefault(name, partial(np.asarray, old))
     return NewWeights(readers, notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from onnxgrad import optimize
 from onnxgrad.errors import InputError
 from onnxgrad.jobs.rebasing.architecture import are_equal, same_places
 from tests.helpers import parse
@@ -30,6 +31,18 @@ def test_equality() -> None:
     assert not are_equal(model, parse(TEXT, opset=21))
     weights.ir_version += 1
     assert not are_equal(model, weights)
+
+
+def test_equality_of_nested_graphs() -> None:
+    """As `optimize` records them: without descriptions, and without the values of weights."""
+    original = optimize(parse(TEXT), rebasable=True, report=True, verify=False).record.original
+    trained = parse(TEXT.replace("float[2] w = {1, 2}", "float[2] w = {5, 6}"))
+    inner = trained.graph.node[1].attribute[0].g.node[0]
+    inner.doc_string = "text"
+    inner.metadata_props.add(key="stack", value="line 3")
+    assert are_equal(original, trained)
+    inner.op_type = "Sub"
+    assert not are_equal(original, trained)
 
 
 def test_places() -> None:
