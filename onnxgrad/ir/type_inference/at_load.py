@@ -17,6 +17,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 from onnxgrad.ir import attributes
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
+from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program, called
 from onnxgrad.ir.sizes import is_name, symbols
 from onnxgrad.ir.type_inference import misinferred, per_binding, whole_model
@@ -29,6 +30,7 @@ from onnxgrad.ir.types import (
     Dim,
     OptionalType,
     SequenceType,
+    Shape,
     TensorType,
     Type,
     TypeMismatch,
@@ -219,6 +221,7 @@ def annotate(program: Program) -> None:
         if inferred is None:
             break
         _assign(program.main, _types(inferred.graph), inferred.graph.node)
+        _forget_sizes_of_elements(program.main)
         contradicted = said.contradicted() - hidden
         if not contradicted:
             break
@@ -295,6 +298,36 @@ def _assign(
                 ):
                     var.type = type_from_proto(value.type)
             _assign(nested, _types(found), found.node)
+
+
+def _forget_sizes_of_elements(main: BindingBlock) -> None:
+    """Forgets the symbolic sizes of the elements of sequences, except sizes of inputs: onnx has one
+    name for all elements, but each element has a size of its own.
+    """
+    values = [v for block in blocks_in(main) for v in block.vars()]
+    types = {v.type for v in values}
+    known = {s for v in main.inputs for d in _element(v.type) for s in symbols(d)}
+    each = {d for t in types if isinstance(t, SequenceType) for d in _element(t)}
+    each = {d for d in each if isinstance(d, str) and not known.issuperset(symbols(d))}
+    if each:
+        without = {t: _without(t, each) for t in types}
+        for v in values:
+            v.type = without[v.type]
+
+
+def _element(type_: Type | None) -> Shape:
+    """Returns the shape of a tensor, or of the elements of a sequence; () if unknown."""
+    if isinstance(type_, SequenceType | OptionalType):
+        return _element(type_.elem)
+    return (type_.shape if isinstance(type_, TensorType) else None) or ()
+
+
+def _without(type_: Type | None, sizes: Set[Dim]) -> Type | None:
+    if isinstance(type_, SequenceType | OptionalType):
+        return type(type_)(_without(type_.elem, sizes))
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    return TensorType(type_.dtype, tuple([None if d in sizes else d for d in type_.shape]))
 
 
 def _type_constants(block: BindingBlock) -> None:

@@ -40,6 +40,10 @@ CASES = {
         "s = SplitToSequence <axis = 0, keepdims = 0> (b) i = Constant <value_int = 2> () t = SequenceAt (s, i) "
         "y = Mul (a, t)"
     ),
+    "split_in_unequal_parts": (
+        "p = Constant <value_ints = [1, 3]> () s = SplitToSequence <axis = 0> (b, p) i = Constant <value_int = 0> () "
+        "j = Constant <value_int = 1> () t = SequenceAt (s, i) u = SequenceAt (s, j) y = Mul (t, u)"
+    ),
     "stack": (
         "c = Sin (a) s = SequenceConstruct (a, c) q = ConcatFromSequence <axis = 1, new_axis = 1> (s) "
         "r = Mul (q, q) k = Constant <value_ints = [1]> () y = ReduceSum <keepdims = 0> (r, k)"

@@ -259,6 +259,20 @@ def test_two_calls_of_a_function_do_not_share_its_sizes() -> None:
     assert [str(v.type) for v in loop.inputs] == ["i64[]", "bool[]", "f32[?]"]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "s = SplitToSequence <axis = 0> (x, k)",
+        "s = SequenceConstruct (x, z)",
+        "t = SplitToSequence <axis = 0> (x, k) s = SequenceMap (t) <body = b (float[M,3] e) => (float[M,3] f) { f = Neg (e) }>",
+    ],
+)
+def test_elements_of_a_sequence_do_not_share_a_size(made: str) -> None:
+    model = parse(f"""g (float[N,3] x, float[K,3] z, int64[3] k, int64 i, int64 j) => (float[A,3] a, float[B,3] b)
+      {{ {made} a = SequenceAt (s, i) b = SequenceAt (s, j) }}""")
+    assert [str(v.type) for v in load(model).main.outputs] == ["f32[?,3]", "f32[?,3]"]
+
+
 def test_an_if_learns_from_its_branches_what_a_declaration_told_them() -> None:
     """onnx says nothing about the shape of a Loop's state, so that only the output's declaration gives `s` its rank."""
     model = parse(
