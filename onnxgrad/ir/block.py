@@ -197,6 +197,10 @@ class BindingBlock:
         var = Var(tensor.name, self, TensorType(tensor.data_type, tuple(tensor.dims)))
         if copied is not None and self.program.derivations is not None:
             var.source = copied.source or LITERAL
+        if copied is not None and copied.reads is not None:
+            var.reads = copied.reads
+            if copied.name != tensor.name:
+                self.program.stand_ins.add(copied.name)
         var.initializer = tensor
         self.initializers[tensor.name] = var
         self._note_constant(var, new=True)

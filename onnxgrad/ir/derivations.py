@@ -130,6 +130,26 @@ class Derivations:
         del self.pending[since:]
 
 
+@dataclass(eq=False)
+class ReadWeights:
+    """The names of weights whose values were read: `pending` since the last rewrite or attempt,
+    `held` by rewrites. It replaces `Derivations` where how they were used need not be known.
+    """
+
+    pending: dict[str, None] = field(default_factory=dict)
+    held: dict[str, None] = field(default_factory=dict)
+
+    def commit(self, pass_name: str, rule: str, where: str) -> None:
+        """Keeps the pending names: a rewrite read their values."""
+        self.held |= self.pending
+        self.pending.clear()
+
+    def forget(self, since: int = 0) -> None:
+        """Drops the names of an attempt that declined."""
+        while len(self.pending) > since:
+            self.pending.popitem()
+
+
 _SIGNS = {
     "add": "+", "divide": "/", "equal": "==", "greater": ">", "greater_equal": ">=", "less": "<",
     "less_equal": "<=", "multiply": "*", "not_equal": "!=", "subtract": "-",

@@ -5,16 +5,18 @@ from.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
+import numpy as np
 from onnx import NodeProto, TensorProto
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
-from onnxgrad.ir.derivations import LITERAL, Derivations, Node, Predicate, Step
+from onnxgrad.ir.derivations import LITERAL, Derivations, Node, Predicate, ReadWeights, Step
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
@@ -47,7 +49,12 @@ def record(program: Program) -> Derivations:
 def weights_of(program: Program) -> list[Var]:
     """The initializers, and values of Constant nodes, that may receive other values."""
     inside = [v for block in blocks_in(program.main) for v in _constants_in(block)]
-    return [v for block in program.blocks() for v in block.initializers.values()] + inside
+    return initializers_of(program) + inside
+
+
+def initializers_of(program: Program) -> list[Var]:
+    """The initializers of all graphs and functions of a program."""
+    return [v for block in program.blocks() for v in block.initializers.values()]
 
 
 def _constants_in(block: BindingBlock) -> list[Var]:
@@ -128,6 +135,42 @@ def note_equal(a: Var, b: Var) -> None:
     if not one.traced:
         one, other, b = other, one, a
     kept.pending.append(Predicate(one, other if other.traced else b.const, same=True))
+
+
+@contextmanager
+def reading(program: Program) -> Iterator[ReadWeights]:
+    """Within this context, the values of float initializers that are read are pending names of what
+    it yields.
+    """
+    found = ReadWeights()
+    floats = [v for v in initializers_of(program) if v.dtype in FLOAT_DTYPES]
+    for v in floats:
+        v.reads = found.pending
+    try:
+        yield found
+    finally:
+        for v in (*floats, *initializers_of(program)):
+            v.reads = None
+
+
+def use_value(v: Var) -> None:
+    """Records that something depends on every element of a value, if it is a weight."""
+    if v.reads is not None:
+        v.reads[v.name] = None
+    elif v.source is not None and v.source.traced:
+        np.asarray(v.const)
+
+
+def use_behind(b: Binding) -> None:
+    """Records that the values of the initializers behind a binding over constants are read."""
+    found, work = {b}, [b]
+    for behind in work:  # grows
+        for v in behind.reads():
+            if v.reads is not None:
+                v.reads[v.name] = None
+            if v.definition is not None and v.definition not in found:
+                found.add(v.definition)
+                work.append(v.definition)
 
 
 def note_folded(b: Binding, made: Mapping[Var, Var]) -> None:

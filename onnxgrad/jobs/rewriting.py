@@ -13,6 +13,7 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnxgrad.errors import CannotRun, InternalError, NotProved
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
+from onnxgrad.ir.origins import reading
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import every_node
 from onnxgrad.ir.save import to_proto
@@ -20,7 +21,7 @@ from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.ir.types import type_to_proto
 from onnxgrad.jobs.growth import MOST_GROWTH, Grown, Merged
 from onnxgrad.jobs.outcome import Outcome
-from onnxgrad.jobs.rebasing.values_used import note_values_used, reads_of
+from onnxgrad.jobs.rebasing.values_used import note_values_used
 from onnxgrad.laws.float16.convert import LAW
 from onnxgrad.options import providers_of
 from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
@@ -124,8 +125,8 @@ def optimize_program(
             left.enter_context(_ahead(program, options)) if ahead and prove and not each else None
         )
         recording = _recording(program) if rebasable else None
-        reads = reads_of(program)
-        trace.derivations = None if recording is None else recording.derivations
+        read = None if recording else left.enter_context(reading(program))
+        trace.derivations = recording.derivations if recording else read
         prover = ExactProver(program, trace) if exact else None
         results = _run(pipeline, program, trace, watch, options)
         if (growth := merged.growth()) > MOST_GROWTH * (size := file_bytes(program)):
@@ -134,12 +135,13 @@ def optimize_program(
         singly = trace.report if isinstance(trace, EachTrace) else None
         proved = None if prover is None else prover.finish()
         done = Outcome(rewritten=program, passes=results, trace=trace, each=singly, exact=proved)
-        note_values_used(
-            program,
-            reads,
-            lambda: load_own(model),
-            lambda fresh, kept: pipeline.run(fresh, Trace(limit=limit, derivations=kept)),
-        )
+        if read is not None:
+            note_values_used(
+                program,
+                read.held,
+                lambda: load_own(model),
+                lambda fresh, kept: pipeline.run(fresh, Trace(limit=limit, derivations=kept)),
+            )
         if recording is not None:
             halved = any(r.rule == LAW for r in trace.rewrites)
             done.record = recording.finish(rounded=trace.rounded, halved=halved)

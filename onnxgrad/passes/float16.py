@@ -8,7 +8,7 @@ from typing import ClassVar
 from onnx import TensorProto
 
 from onnxgrad.frozen import frozen
-from onnxgrad.ir.derivations import Predicate
+from onnxgrad.ir.derivations import Derivations, Predicate
 from onnxgrad.ir.function_bodies import called, callees
 from onnxgrad.ir.operator_index import blocks_in
 from onnxgrad.ir.program import FunctionKey, Program
@@ -90,7 +90,7 @@ class Float16(Pass):
 def _fire(
     trace: Trace, where: str, results: Sequence[str] = (), facts: Sequence[Predicate] = ()
 ) -> None:
-    if trace.derivations is not None:
+    if isinstance(trace.derivations, Derivations):
         trace.derivations.pending += facts
     trace.fired(LAW, where, results)
     trace.rounded = True

@@ -18,7 +18,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.emission.emit import constant, emit, emitting
 from onnxgrad.ir.emission.emitter import Emitter, in_force
 from onnxgrad.ir.operator_index import blocks_in
-from onnxgrad.ir.origins import note_folded
+from onnxgrad.ir.origins import note_folded, use_behind
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.sizes import least
 from onnxgrad.ir.type_inference import per_binding
@@ -348,11 +348,13 @@ def _replace(
 ) -> None:
     rounds = any(a.dtype.kind not in "biu" for a in arrays.values()) and b.op not in MOVES
     trace.rounded = trace.rounded or rounds
+    if by_runtime:
+        use_behind(b)
     trace.fired("fold_constant", str(b), [v.name for v in arrays])
     # `emitting` checks its arguments, which takes longer than the rest
     with in_force(Emitter(b.block, emit, None, [b], "fold_constant")):
         made = {v: constant(array, name=f"{v.name}_folded") for v, array in arrays.items()}
-        if by_runtime and trace.derivations is not None:
+        if by_runtime and b.block.program.derivations is not None:
             note_folded(b, made)
         for v, new in made.items():
             b.block.replace(v, new)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from onnxgrad.ir.binding import Binding
-from onnxgrad.ir.derivations import Derivations
+from onnxgrad.ir.derivations import Derivations, ReadWeights
 from onnxgrad.ir.var import Var
 from onnxgrad.options import known_keywords
 from onnxgrad.results import Plain
@@ -139,7 +139,7 @@ class Trace:
     failed: dict[tuple[str, object], None] = field(default_factory=dict, repr=False)
     stands: dict[Var, str] = field(default_factory=dict, repr=False)
     between: Callable[[], None] | None = field(default=None, repr=False)
-    derivations: Derivations | None = field(default=None, repr=False)
+    derivations: Derivations | ReadWeights | None = field(default=None, repr=False)
 
     @property
     def seen(self) -> int:

@@ -12,7 +12,7 @@ from onnxgrad.errors import NotProved
 from onnxgrad.ir.derivations import LITERAL, Step
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.load import load
-from onnxgrad.ir.origins import note_equal, record, results
+from onnxgrad.ir.origins import note_equal, reading, record, results, use_behind
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.traced_arrays import Traced
 from onnxgrad.rewrite.trace import Trace
@@ -110,6 +110,33 @@ def test_facts_of_declined_attempts_do_not_count() -> None:
     assert (held.rule, str(held.predicate)) == ("taken", "not any((b < 0.0))") or str(
         held.predicate
     ) == "not any((b < 0))"
+
+
+def test_values_that_rewrites_read() -> None:
+    """Names of weights whose values were read count if the rule then rewrites."""
+    program, trace = load(parse(TEXT)), Trace()
+
+    @rewrite(P.Mul(x, c.const))
+    def refused(x: Any, c: Any) -> Any:
+        return decline("no") if (c.const > 0).all() else None
+
+    @rewrite(P.Add(x, c.const))
+    def taken(x: Any, c: Any) -> Any:
+        return None if (c.const < 0).any() else op.Sub(x, constant(-c.const))
+
+    with reading(program) as read:
+        trace.derivations = read
+        assert apply_rules(program.main, [refused, taken], trace) == 1
+        assert [*read.held] == ["b"] and not read.pending
+        assert isinstance(program.main.initializers["a"].const, np.ndarray)
+    assert all(v.reads is None for v in program.main.vars())
+
+
+def test_the_weights_behind_a_folded_value() -> None:
+    program = load(parse(TEXT.replace("Mul (x, a)", "Mul (a, b)").replace("Add (p, b)", "Exp (p)")))
+    with reading(program) as read:
+        use_behind([*program.main.bindings][2])
+        assert [*read.pending] == ["a", "b"]
 
 
 def test_formulas_are_cut() -> None:

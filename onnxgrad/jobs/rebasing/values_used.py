@@ -7,55 +7,44 @@ such weights, so that a later request to differentiate by one, or to replace it,
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.derivations import Derivations, Predicate, Step, operands_of
-from onnxgrad.ir.origins import record, results, use_values
+from onnxgrad.ir.origins import initializers_of, record, results, use_values
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.types import FLOAT_DTYPES
+from onnxgrad.ir.types import element_count
 
 Rewriting: TypeAlias = Callable[[Program, Derivations], object]
 
 
-def reads_of(program: Program) -> Counter[str]:
-    """Returns how often each floating-point initializer is read, by name."""
-    found: Counter[str] = Counter()
-    for block in program.blocks():
-        for v in block.initializers.values():
-            if v.dtype in FLOAT_DTYPES:
-                found[v.name] += v.use_count
-    return found
-
-
 def note_values_used(
-    program: Program, before: Mapping[str, int], again: Callable[[], Program], passes: Rewriting
+    program: Program, read: Collection[str], again: Callable[[], Program], passes: Rewriting
 ) -> None:
     """Adds the weights of which other constants were computed, or for which another weight stands,
-    to the metadata of a rewritten program.
+    to the metadata of a rewritten program, within the context of `reading`.
 
-    `before` is the result of `reads_of` before the rewrites. Only weights that are read more or
-    less often than that, or stand for equal ones, are looked at, by a second run of the `passes`,
+    `read` are the weights whose values a rewrite read. A number among them decided the rewrite.
+    Which of the others did, or stand for equal ones, is found by a second run of the `passes`,
     which is recorded, on `again()`, a fresh reading of the original.
     """
-    known = {n: count for n, count in reads_of(program).items() if count and n in before}
-    changed = {n for n, count in known.items() if count != before[n] or n in program.stand_ins}
-    if not changed:
-        return
-    fresh = again()
-    kept = record(fresh)
-    try:
-        passes(fresh, kept)
-        used = _used(changed, results(fresh), [h.predicate for h in kept.held])
-    except NotProved:  # a rewrite without a record
-        used = changed
+    kept = {v.name: v for v in initializers_of(program) if v.use_count and v.reads is not None}
+    used = {n for n in read if n in kept and element_count(kept[n].shape) == 1}
+    unclear = (program.stand_ins | {*read}) & kept.keys() - used
+    if unclear:
+        fresh = again()
+        recorded = record(fresh)
+        try:
+            passes(fresh, recorded)
+            used |= used_among(unclear, results(fresh), [h.predicate for h in recorded.held])
+        except NotProved:  # a rewrite without a record
+            used |= unclear
     use_values(program, sorted(used))
 
 
-def _used(
-    names: Collection[str], made: Mapping[str, Step], predicates: Collection[Predicate]
+def used_among(
+    names: Iterable[str], made: Mapping[str, Step], predicates: Collection[Predicate]
 ) -> set[str]:
     """The weights among `names` on which another constant or a decision depends."""
     steps = [s for n, s in made.items() if not (s.kind == "weight" and s.what == n)]

@@ -104,7 +104,9 @@ def halved_constant(v: Var, *, masking: bool) -> Halved | str | None:
             return halved(program.array(tensor), masking=masking)
         pieces = external_data.arrays(tensor, program.folder)
         return _judged(external_data.halved(tensor), pieces, masking)
-    return None if v.const is None else halved(v.const, masking=masking)
+    # not by `const`: its new value takes its place
+    array = v.const if tensor is None else program.array(tensor)
+    return None if array is None else halved(array, masking=masking)
 
 
 def _judged(made: Array | TensorProto, parts: Iterable[Array], masking: bool) -> Halved | str:

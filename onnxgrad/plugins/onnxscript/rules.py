@@ -22,6 +22,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.emitter import append, emitter
 from onnxgrad.ir.function_bodies import import_opset
 from onnxgrad.ir.model_kinds import is_instance
+from onnxgrad.ir.origins import use_value
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES
 from onnxgrad.ir.var import Var
@@ -53,6 +54,9 @@ class OnnxscriptReplacement:
         """
         import onnxscript.optimizer
 
+        for b in self.sources:  # the rule may have read the value of each constant
+            for v in b.reads():
+                use_value(v)
         onnxscript.optimizer.basic_constant_propagation(self.delta.new_nodes)
         for value in self.delta.new_initializers:
             self._fix(value)

@@ -99,6 +99,51 @@ def test_equal_nodes_are_no_second_life() -> None:
     assert not used_in(done)
 
 
+x, w = onnxgrad.capture("x"), onnxgrad.capture("w")
+
+
+@onnxgrad.rewrite(onnxgrad.P.Pow(onnxgrad.P.Add(x, w), 2.0))
+def square(x: Any, w: Any) -> Any:
+    """(x + w)^2 = (x + w) (w + x)"""
+    return onnxgrad.op.Add(x, w) * onnxgrad.op.Add(w, x)
+
+
+SQUARE = "{y}e = Constant <value_float = 2.0> () {y}s = Add ({x}, b) {y} = Pow ({y}s, {y}e)"
+
+
+@pytest.mark.parametrize("rebasable", [False, True])
+def test_a_weight_that_is_read_as_often_as_before(rebasable: bool) -> None:
+    """One reader is folded, and a rewrite reads the weight twice."""
+    model = network([SQUARE, READERS[9]])
+    passes = ["fold-constant", square]
+    done = onnxgrad.optimize(model, passes=passes, verify=False, rebasable=rebasable)
+    assert [sum(n.input[:].count("b") for n in m.graph.node) for m in (model, done)] == [2, 2]
+    assert used_in(done) == "b"
+    alone = network([SQUARE, READERS[10]])
+    done = onnxgrad.optimize(alone, passes=passes, verify=False, rebasable=rebasable)
+    assert not used_in(done)
+
+
+def test_a_number_that_decided_a_rewrite() -> None:
+    """An exponent of 2 made a square, and stays the exponent of another value."""
+    square_of = "{y}s = Add ({x}, b) {y} = Pow ({y}s, n)"
+    model = network([square_of, "{y}t = Tanh ({x}) {y} = Pow ({y}t, n)"])
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "n"))
+    done = onnxgrad.optimize(model, passes=["remove-noops", square], verify=False)
+    assert used_in(done) == "n"
+
+
+def test_a_weight_copied_out_of_branches() -> None:
+    """The weight of a branch that is taken becomes one of the main graph, which another folds."""
+    inner = "b () => (float[2,4] {n}) <float[4] r = {{1, 2, 3, 4}}> {{ {n}t = Add (b, r) {n} = Add (v0, {n}t) }}"
+    model = parse(f"""g (float[2,4] v0) => (float u) <float[4] b = {{5, 6, 7, 9}}, bool yes = {{1}}> {{
+      v1 = If (yes) <then_branch = {inner.format(n="p")}, else_branch = {inner.format(n="q")}>
+      v2 = Mul (v1, b) u = ReduceSum <keepdims = 0> (v2) }}""")
+    done = onnxgrad.optimize(model, verify=False)
+    assert next(t.name for t in done.graph.initializer) == "b"
+    assert used_in(done) == "b"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_random_readers(preset: str) -> None:

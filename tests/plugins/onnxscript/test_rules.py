@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 import onnxgrad
 from onnxgrad.cli.app import main
+from onnxgrad.ir.origins import VALUES_USED
 from tests.helpers import MODELS_DIR, parse, unindented
 from tests.rewriting import ABS_OF_NEG_TWICE, apply, assert_same_results, model_of, weights
 
@@ -262,6 +264,29 @@ def test_weights_computed_anew_are_proved_within_their_rounding() -> None:
     )
     assert done.ops == ["Conv"] and done.trace.rounded
     done.prove()
+
+
+def test_weights_that_their_rules_read() -> None:
+    """A derivative by the scale lacks what the rule folded, and other weights are refused."""
+    constants = weights(w=(4, 3, 3, 3), s=(4,), b=(4,), m=(4,), v=(4,), positive="v s")
+    model = model_of(
+        """g (float[1,3,8,8] x, float[1,4] t) => (float[1,4,6,6] y, float[1,4] z) {
+          c = Conv(x, w) y = BatchNormalization(c, s, b, m, v) z = Mul (t, s) }""",
+        constants,
+    )
+    for rebasable in (False, True):
+        passes = [common.fuse_batchnorm_into_conv_rule]
+        made = onnxgrad.optimize(
+            model, passes=passes, verify=False, rebasable=rebasable, report=True
+        )
+        assert {n.op_type for n in made.model.graph.node} == {"Conv", "Mul"}
+        assert [p.value for p in made.model.metadata_props if p.key == VALUES_USED] == ["s"]
+    other = onnx.ModelProto.FromString(model.SerializeToString())
+    for tensor in other.graph.initializer:
+        if tensor.name == "s":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 2, "s"))
+    with pytest.raises(onnxgrad.OnnxgradError, match="s keeps its 4 elements"):
+        onnxgrad.rebase(made.model, other, record=made.record)
 
 
 @pytest.mark.parametrize(
