@@ -125,7 +125,6 @@ def _refusal(net: str, first: str, second: str) -> str:
     if second in ("open batch", "per sample") and first in _DERIVED:
         return (
             "open the batch of the model first, then form its derivative|the inputs share no batch"
-            "|no size of target '.*is known to be the batch"
         )
     return "map the model, then form its derivative" if net in ("sequence", "loop") else "$^"
 

@@ -139,7 +139,11 @@ def _with_one_scale(binding: Binding, identity: Var, x: Var, sizes: Var, length:
     return weights
 
 
-def _at(v: Var | None, position: int) -> Var:
+def _at(v: Var | None, position: int) -> Any:
+    """Returns an element of a vector, as a vector: a number of known scales, which decide sizes."""
+    known = floats_of(v) if v is not None and v.dtype == TensorProto.FLOAT else None
+    if known is not None:
+        return np.array(known[position : position + 1], np.float32)
     return op.Slice(v, [position], [position + 1], [0])
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxgrad import gradient
+from onnxgrad import gradient, jvp
 from onnxgrad.errors import InputError
+from onnxgrad.ir.load import load
 from onnxgrad.verify.running.session import run
 from tests.grad.numeric import check_op, normal, op_model
 from tests.helpers import parse
@@ -56,6 +57,15 @@ def test_axes_that_keep_their_size_cost_nothing(sizes: list[int]) -> None:
     found = gradient(model, adjoint="input").graph.node
     changed = sum(a != b for a, b in zip(sizes, X.shape))
     assert sum(n.op_type == "Resize" and n.output[0] != "y" for n in found) == changed
+
+
+def test_sizes_are_known_from_scales() -> None:
+    """A tangent has the sizes of its value, so nothing is compared at run time."""
+    model = parse("""g (float[N,2,3,4] x) => (float[N,2,6,8] y) {
+      s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () y = Resize <mode = "linear"> (x, , s) }""")
+    made = jvp(model, "x", "y")
+    assert not {"Shape", "Equal", "NonZero", "Slice"} & {n.op_type for n in made.graph.node}
+    assert str(load(made).main.outputs[-1].type) == "f32[N,2,6,8]"
 
 
 def test_scales_that_an_exporter_joins() -> None:
