@@ -17,6 +17,7 @@ from onnxgrad.frozen import frozen
 from onnxgrad.grad.checking.vectors import moved_by
 from onnxgrad.grad.opset.raising import OPSET
 from onnxgrad.grad.wrt import Wrt, hoist_requested
+from onnxgrad.interpreter import return_memory
 from onnxgrad.ir import domains
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.emit import emitting
@@ -142,6 +143,8 @@ def runner(files: Files, model: ModelProto, provider: str, threads: int = 1) -> 
     ) -> dict[str, Any]:
         source = files.runnable(model)
         keep = CACHED_SESSIONS if files.folder is None else 1  # each one holds the weights
+        if files.folder is not None:
+            return_memory()  # that of weights that were read before
         if as_written:  # callers open it with all optimisations, and it must load there
             open_session(source, provider=provider, threads=threads, keep=keep)
         return onnxruntime.run(

@@ -231,11 +231,17 @@ def refer(
         if found is None:
             others.append(tensor)
         else:
-            _refer(tensor, *found)
+            set_place(tensor, *found)
     return others
 
 
-def _refer(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+def next_place(file: IO[bytes]) -> int:
+    """Moves to the next offset at which a tensor may begin, and returns it."""
+    return file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
+
+
+def set_place(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Makes a tensor without elements refer to its place in a file."""
     tensor.raw_data = b"\0"  # set_external_data wants the field present
     set_external_data(tensor, location, offset, length)
     tensor.ClearField("raw_data")
@@ -256,8 +262,7 @@ def move(
         external = tensor.data_location == TensorProto.EXTERNAL
         place = _place(tensor) if external else ()
         if place not in written or not external:
-            offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
-            file.seek(offset)
+            offset = next_place(file)
             content = hashlib.blake2b(digest_size=16)
             for data in pieces(tensor, folder) if external else [tensor.raw_data]:
                 file.write(data)
@@ -266,7 +271,7 @@ def move(
                 unchanged(tensor, content.digest(), digests)
             written[place] = (offset, file.tell() - offset)
             digest.update(content.digest() + repr(written[place]).encode())
-        _refer(tensor, "", *written[place])
+        set_place(tensor, "", *written[place])
     return digest.hexdigest(), written
 
 

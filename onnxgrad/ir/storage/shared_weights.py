@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 from onnx import ModelProto, TensorProto
+from onnx.helper import np_dtype_to_tensor_dtype
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.load import ModelLike, program_of, read
@@ -22,7 +23,12 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.external_data import Digests, TooLarge
 from onnxgrad.ir.storage.outline import outline
-from onnxgrad.ir.storage.weights_in_file import LARGE, LARGE_FILE, read_without_weights
+from onnxgrad.ir.storage.weights_in_file import (
+    LARGE,
+    LARGE_FILE,
+    as_it_lies,
+    read_without_weights,
+)
 from onnxgrad.ir.types import Array
 from onnxgrad.wording import option
 
@@ -74,22 +80,41 @@ class Files:
         """Writes weights of a model in the folder `at` into the file, unless another model has done
         so.
         """
-        if self._temporary is not None and self._file is None:
-            folder = tempfile.TemporaryDirectory(prefix="onnxgrad-")
-            self.folder = Path(self._temporary.enter_context(folder))
-            file = open(self.folder / _WEIGHTS, "wb")  # noqa: SIM115  # closed with the folder
-            self._file = self._temporary.enter_context(file)
-        if self._file is None:
+        file = self._open()
+        if file is None:
             return
         known = self._digests.setdefault(at, Digests())
         for tensor in large:
             external.unchanged_since(tensor, known, digests)
         new = external.refer(large, at, self._written)
-        _, places = external.move(new, at, self._file, digests)
-        self._file.flush()
+        _, places = external.move(new, at, file, digests)
+        file.flush()
         external.name(new, _WEIGHTS)
         self._written |= {(at, was): (_WEIGHTS, *span) for was, span in places.items() if was}
         known.update({was: digests[was] for was in places if was})
+
+    def _open(self) -> IO[bytes] | None:
+        if self._temporary is not None and self._file is None:
+            folder = tempfile.TemporaryDirectory(prefix="onnxgrad-")
+            self.folder = Path(self._temporary.enter_context(folder))
+            file = open(self.folder / _WEIGHTS, "wb")  # noqa: SIM115  # closed with the folder
+            self._file = self._temporary.enter_context(file)
+        return self._file
+
+    def hold(self, arrays: Mapping[str, Array]) -> dict[str, TensorProto]:
+        """Writes arrays into the file, without a copy in memory. Returns tensors that refer
+        to them, by name; none without a file. Raises OSError if the disk has no room.
+        """
+        made, file = dict[str, TensorProto](), self._open()
+        if file is None:
+            return made
+        for name, array in arrays.items():
+            offset, code = external.next_place(file), np_dtype_to_tensor_dtype(array.dtype)
+            file.write(as_it_lies(array))
+            made[name] = TensorProto(name=name, data_type=code, dims=array.shape)
+            external.set_place(made[name], _WEIGHTS, offset, array.nbytes)
+        file.flush()
+        return made
 
     def runnable(self, model: ModelProto) -> ModelProto | Path:
         """Returns a model in the form that onnxruntime and the reference load: a file, written

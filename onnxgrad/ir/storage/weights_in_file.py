@@ -168,7 +168,7 @@ def pieces(
     for tensor, begin, (head, size, tail) in zip(tensors, begins, outlines, strict=True):
         yield begin + head
         if size and tensor.name in arrays:
-            yield _bytes(arrays[tensor.name])
+            yield as_it_lies(arrays[tensor.name])
         elif size:
             content = hashlib.blake2b(digest_size=16)
             for data in external.pieces(tensor, folder):
@@ -190,7 +190,7 @@ def _outline(tensor: TensorProto, files: Collection[str]) -> tuple[bytes, int, b
     return first + _begin(_RAW_DATA, size), size, last
 
 
-def _bytes(array: Array) -> Any:
+def as_it_lies(array: Array) -> Any:
     """The bytes of an array as they lie in a file, not copied."""
     little: Any = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
     return little.reshape(-1).view(np.uint8).data

@@ -5,7 +5,6 @@ and checks its gradient.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,10 +16,10 @@ import numpy as np
 from onnxgrad.grad import check_gradient
 from onnxgrad.grad.checking.report import GradientReport
 from onnxgrad.grad.weights.repairs import Ties
-from onnxgrad.ir.load import ModelLike, bring_inside, load_own
+from onnxgrad.interpreter import return_memory
+from onnxgrad.ir.load import ModelLike, bring_inside
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
-from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import sharing
 from onnxgrad.ir.storage.weights_in_file import LARGE, LARGE_FILE
@@ -92,6 +91,7 @@ def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
     with _in_files(program, values) as program:
         if isinstance(step.initial, OnDisk):
             step.initial.release()
+            return_memory()
         return check_gradient(
             program,
             spread(names),
@@ -110,23 +110,20 @@ def check_step(step: TrainingStep, options: TrainStepOptions) -> GradientReport:
 def _in_files(program: Program, values: dict[str, Any]) -> Iterator[Program]:
     """Yields a program in which large weights among the values of its inputs are constants in a
     file, as those of a model are, and removes them from `values`; the program itself if they are
-    few.
+    few, or the disk has no room for them.
     """
     large = [n for n, v in values.items() if isinstance(v, np.ndarray) and v.nbytes >= LARGE]
     if sum(values[name].nbytes for name in large) < LARGE_FILE:
         yield program
         return
     with sharing() as files:
-        bound = _bound(program, {name: values.pop(name) for name in large})
-        model = files.proto(bound, inside=True)
-        del bound  # holds all of these weights, in a cycle
-        gc.collect()
-        yield files.load(model)
-
-
-def _bound(program: Program, values: Mapping[str, Any]) -> Program:
-    """Returns a copy with constants in place of some inputs."""
-    made = load_own(program)
-    for v in [v for v in made.main.inputs if v.name in values]:
-        made.main.fix(v, tensor_of(values[v.name], v.name))
-    return made
+        bound = files.load(files.proto(program, inside=True))
+        try:
+            constants = files.hold({name: values[name] for name in large})
+        except OSError:
+            constants = {}
+        for v in [v for v in bound.main.inputs if v.name in constants]:
+            bound.main.fix(v, constants[v.name])
+            del values[v.name]
+        bound.folder = files.folder
+        yield bound

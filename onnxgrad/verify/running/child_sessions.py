@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.interpreter import return_memory
 from onnxgrad.verify.running.results_in_files import to_files
 
 CACHED_SESSIONS = 6
@@ -46,13 +47,6 @@ def tensor_kind(type_name: str) -> str:
     return type_name[7:-1] if type_name.startswith("tensor(") else ""
 
 
-def _trim() -> None:
-    """Returns freed memory to the system. glibc keeps blocks as large as weights for later."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
-
-
 def preload(ort: Any) -> None:
     """Loads the libraries that device providers need. pip puts them beside the packages, not on the
     system's path. Raises onnxruntime's exceptions, and drops its output.
@@ -74,7 +68,7 @@ class Sessions:
 
     def close_all(self) -> None:
         self._open.clear()
-        _trim()
+        return_memory()
 
     def open(
         self, key: str, model: bytes | bytearray | str, config: dict[str, Any]
@@ -159,7 +153,7 @@ class Sessions:
 
     def _drop(self, key: str) -> None:
         if self._open.pop(key, None) is not None:
-            _trim()
+            return_memory()
 
     def run(
         self,

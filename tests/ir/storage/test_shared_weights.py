@@ -251,3 +251,16 @@ def test_a_proof_of_files_with_large_weights_has_the_verdict_of_small_ones(
     inside = onnxgrad.verify(model(), other)
     assert bool(report) == (not shift) and report.differences == inside.differences
     assert not [*folder.iterdir()]
+
+
+def test_arrays_are_written_where_tensors_refer_to_them(folder: Path) -> None:
+    arrays = {"a": np.arange(6.0).reshape(2, 3), "b": np.ones(5, np.float32)[::2]}
+    assert files.IN_MEMORY.hold(arrays) == {}
+    with files.sharing() as where:
+        found = where.hold(arrays)
+        assert [*found] == ["a", "b"] and where.folder is not None
+        for name, array in arrays.items():
+            assert not found[name].raw_data
+            read = where.elements(found[name])
+            assert read.dtype == array.dtype and np.array_equal(read, array)
+    assert not [*folder.iterdir()]

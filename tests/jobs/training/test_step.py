@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Annotated, Any
 
+import onnx
 import pytest
 
 import onnxgrad
@@ -138,3 +139,21 @@ def test_the_check_of_a_step_with_weights_in_a_file(monkeypatch: pytest.MonkeyPa
     assert inside.ok and outside.ok
     assert [v.name for v in outside.values] == [v.name for v in inside.values]
     assert all(v.judged for v in outside.values)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("onnxgrad.ir.storage.shared_weights.Files.hold", full)
+    assert [*check_step(step, TrainStepOptions()).values] == [*inside.values]
+
+
+def test_the_check_of_a_step_beside_frozen_weights_in_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("onnxgrad.jobs.training.step", "onnxgrad.ir.storage.shared_weights"):
+        monkeypatch.setattr(f"{module}.LARGE", 1)
+        monkeypatch.setattr(f"{module}.LARGE_FILE", 1)
+    names = [t.name for t in onnx.load(MLP).graph.initializer]
+    step = onnxgrad.training_step(MLP, loss="loss", wrt=names[:1])
+    report = check_step(step, TrainStepOptions())
+    assert report.ok and [v.name for v in report.values] == names[:1]
