@@ -13,7 +13,7 @@ import pytest
 from onnxgrad.errors import OnnxgradError, Unsupported
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.reference.evaluate import reference
-from onnxgrad.verify.reference.kernels import linear_and_quantization
+from onnxgrad.verify.reference.kernels import conv_and_pool, linear_and_quantization
 from onnxgrad.verify.reference.kernels.elementwise import erf_of
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.session import run
@@ -79,6 +79,22 @@ def test_conv(auto_pad: str, strides: list[int], dilations: list[int], group: in
               y = Conv <auto_pad = "{auto_pad}", strides = {strides}, dilations = {dilations}, group = {group}{pads}>
                 (x, w, b) }}"""
     )
+
+
+@pytest.mark.parametrize(("group", "maps"), [(1, 8), (2, 8), (4, 8), (4, 64)])
+def test_conv_by_blocks(group: int, maps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few groups or offsets of the kernel at a time give the same."""
+    model = parse(
+        f"""g (float[2,4,9,8] x, float[{maps},{4 // group},3,2] w) => (float[2,{maps},H,W] y)
+            {{ y = Conv <group = {group}, pads = [1, 0, 2, 1], strides = [1, 2]> (x, w) }}"""
+    )
+    feeds = feeds_for(model, seed=0)
+    wanted = reference(model, feeds)["y"]
+    monkeypatch.setattr(conv_and_pool, "_BLOCK", 2 * 2 * 10 * 4 + 1)  # of two groups
+    monkeypatch.setattr(conv_and_pool, "_COLUMN_ELEMENTS", 2 * 4 * 10 * 4 * 4)  # 4 of 6 offsets
+    got = reference(model, feeds)["y"]
+    assert isinstance(wanted, np.ndarray) and isinstance(got, np.ndarray)
+    assert got.shape == wanted.shape and np.allclose(got, wanted, rtol=1e-13, atol=1e-14)
 
 
 def test_conv_of_one_and_three_axes() -> None:

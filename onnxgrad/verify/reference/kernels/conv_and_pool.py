@@ -103,6 +103,7 @@ def windows(call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> Window
 _COLUMN_ELEMENTS = 2**25
 # with fewer maps for each channel, products of planes are faster than a product of matrices
 _FEW = 8
+_BLOCK = 2**15  # elements of a depthwise convolution that are computed at once
 
 
 @kernel("Conv", why="speed")
@@ -118,31 +119,62 @@ def conv(call: Call, x: Array, w: Array | LazyArray, bias: Array | None = None) 
     offsets = list(place.offsets())
     dtype = np.result_type(x, np.float64 if isinstance(w, LazyArray) else w)
     if not isinstance(w, LazyArray) and depth == 1 and maps // group < _FEW:
-        # depthwise: nothing to add over channels
-        total = np.zeros((batch, group, maps // group, *place.out), dtype)
-        taps, part = w.reshape(maps, len(offsets)), np.empty_like(total)
-        for number, offset in enumerate(offsets):
-            column = taps[:, number].reshape(1, group, maps // group, *[1] * len(offset))
-            total += np.multiply(place.at(padded, offset)[:, :, None], column, out=part)
+        total = _depthwise(place, padded, w.astype(dtype, copy=False), group)
     else:
-        total = np.zeros((batch, group, maps // group, spots), dtype)
+        total = np.empty((batch, group, maps // group, spots), dtype)
         step = max(1, _COLUMN_ELEMENTS // max(1, x.shape[0] * x.shape[1] * spots))
         for start in range(0, len(offsets), step):
-            chosen = offsets[start : start + step]
-            planes = [place.at(padded, o).reshape(batch, group, 1, depth, spots) for o in chosen]
-            columns = planes[0] if len(planes) == 1 else np.concatenate(planes, axis=2)
-            columns = columns.reshape(batch, group, len(chosen) * depth, spots)
+            columns = _columns(place, padded, group, offsets[start : start + step])
             for first, last, block in w.blocks() if isinstance(w, LazyArray) else [(0, maps, w)]:
                 size = (last - first) // group  # a lazy weight has one group
                 # (G, M/G, K, C/G)
                 weight = np.moveaxis(block.reshape(group, size, depth, len(offsets)), 3, 2)
                 part = np.ascontiguousarray(weight[:, :, start : start + step])
-                maps_here = slice(first, first + size)
-                total[:, :, maps_here] += product(part.reshape(group, size, -1), columns)
+                terms = product(part.reshape(group, size, -1), columns)
+                if start:
+                    total[:, :, first : first + size] += terms
+                elif size * group == maps:
+                    total = terms
+                else:
+                    total[:, :, first : first + size] = terms
     y = total.reshape(batch, maps, *place.out)
     if bias is not None:
         y += bias.reshape(1, -1, *[1] * len(place.out))
     return y
+
+
+def _depthwise(place: Windows, padded: Array, w: Array, group: int) -> Array:
+    """Returns a convolution with one channel in each group, (N, G, M/G, *O). Nothing is added over
+    channels, so blocks of them pass through the processor's cache.
+    """
+    batch, each = len(padded), len(w) // group
+    taps = w.reshape(1, group, each, -1, *[1] * len(place.out))
+    total = np.empty((batch, group, each, *place.out), w.dtype)
+    step = max(1, _BLOCK // max(1, batch * each * math.prod(place.out)))
+    for start in range(0, group, step):
+        block = slice(start, start + step)
+        here, planes = total[:, block], padded[:, block]
+        terms = np.empty_like(here)
+        for number, offset in enumerate(place.offsets()):
+            plane, tap = place.at(planes, offset)[:, :, None], taps[:, block, :, number]
+            if number:
+                here += np.multiply(plane, tap, out=terms)
+            else:
+                np.multiply(plane, tap, out=here)
+    return total
+
+
+def _columns(
+    place: Windows, padded: Array, group: int, offsets: Sequence[tuple[int, ...]]
+) -> Array:
+    """Returns the elements of all windows at some kernel offsets, (N, G, K * C/G, spots)."""
+    batch, depth, spots = len(padded), padded.shape[1] // group, math.prod(place.out)
+    if len(offsets) == 1:  # mostly a view
+        return place.at(padded, offsets[0]).reshape(batch, group, depth, spots)
+    columns = np.empty((batch, group, len(offsets), depth, *place.out), padded.dtype)
+    for number, offset in enumerate(offsets):
+        columns[:, :, number] = place.at(padded, offset).reshape(columns[:, :, 0].shape)
+    return columns.reshape(batch, group, len(offsets) * depth, spots)
 
 
 @kernel("ConvTranspose", why="speed")
