@@ -47,6 +47,7 @@ class OriginalRuns:
         self.refused: list[tuple[Mapping[str, int], RunFailed]] = []
         self.session: Session | None = None
         self.line: Background | None = None  # for work of this process while children work
+        self._prepared: Later[None] | None = None
         self.ran: dict[str, Check] = {}
         self.trials: list[Trial] = []
         checks, budget = request.checks, request.float64_budget
@@ -63,12 +64,17 @@ class OriginalRuns:
         request = self.request
         settings = request.settings
         if settings.early is not None and "onnxruntime" in request.checks:
-            # alone: the choice of the cases waits for it
+            # alone: the choice of the cases waits for it, and for types that the float64 child
+            # infers before it compiles
             settings.early.begin(self.original.source, [(settings, False)])
             if self.oracle is not None:
-                self.oracle.prepare()
+                self._prepared = settings.early.line.call(self.oracle.prepare)
+            if request.inputs is None:
+                self.feeder.flow  # noqa: B018  # computed once
         if "onnxruntime" in request.checks:
             self.session, self.ran = _opened(self.original, request)
+        if self.session is None and self._prepared is not None:
+            self._prepared.result()  # the choice uses the oracle
         cases = choose_cases(
             self.original.proto,
             request.inputs,
@@ -87,6 +93,8 @@ class OriginalRuns:
 
     def compute(self) -> OriginalRuns:
         """Runs the original in float64 on the cases."""
+        if self._prepared is not None:
+            self._prepared.result()
         if self.oracle is not None:
             for trial in self.trials:
                 known = self.session is None
@@ -175,7 +183,7 @@ class Ahead(contextlib.ExitStack):
         super().__init__()
         with contextlib.ExitStack() as threads:
             self.line = line = threads.enter_context(Background("cpu", "float64"))
-            early = EarlyRuns(threads.enter_context(Background("cpu")))
+            early = EarlyRuns(threads.enter_context(Background("cpu", "float64")))
             self.request = replace(request, early=early)
             self._original = line.call(proof_model, model)
             runs = line.call(lambda: OriginalRuns(self.original(), self.request).choose())
