@@ -133,7 +133,7 @@ def _group(
     )
     members = sorted(calls, key=position.__getitem__)
     _check_inside(root, members)
-    named = {n: captured[n] for n in dict.fromkeys(names_in(outlined.pattern)) if n in captured}
+    named = {n: captured[n] for n in names_in(outlined.pattern) if n in captured}
     decline_if(outlined.check is not None and not outlined.check(named), "refused by the check")
     read = outer(members)
     first = [v for v in _values(named.values()) if v in set(read)]

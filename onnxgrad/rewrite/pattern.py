@@ -10,9 +10,9 @@ operand, `Each(p)` any number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -333,14 +333,24 @@ def _both_of(first: Origins | None, second: Origins | None) -> Origins | None:
     return second if first is None else first if second is None else first & second
 
 
-def names_in(pattern: Pattern) -> Iterator[str]:
-    """The names of a pattern's captures, those of bindings before those inside."""
-    if isinstance(pattern, Capture):
-        yield pattern.name
-    elif isinstance(pattern, Call) and pattern.label is not None:
-        yield pattern.label
-    for inner in () if isinstance(pattern, Not) else pattern.inside:
-        yield from names_in(inner)
+def names_in(pattern: Pattern) -> dict[str, None]:
+    """Returns the names of a pattern's captures, those of bindings before those inside."""
+    names: dict[str, None] = {}
+    seen: set[Pattern] = set()
+
+    def read(pattern: Pattern) -> None:
+        if pattern in seen:
+            return
+        seen.add(pattern)
+        if isinstance(pattern, Capture):
+            names[pattern.name] = None
+        elif isinstance(pattern, Call) and pattern.label is not None:
+            names[pattern.label] = None
+        for inner in () if isinstance(pattern, Not) else pattern.inside:
+            read(inner)
+
+    read(pattern)
+    return names
 
 
 @known_keywords
@@ -408,24 +418,20 @@ def _call(op: str, *operands: Any) -> Call:
 def _check_attribute(ops: frozenset[str], name: str) -> None:
     """Raises InputError if one of these operators of ONNX has no such attribute in any version."""
     for op in ops:
-        if onnx.defs.has(op) and name not in onnx.defs.get_schema(op).attributes:
-            known = _in_any_version()[op]
-            if name not in known:
-                raise InputError(
-                    f"{op} has no attribute '{name}': it has {', '.join(sorted(known)) or 'none'}"
-                )
+        if onnx.defs.has(op) and not any(name in attributes for attributes in _versions(op)):
+            known = set[str]().union(*_versions(op))
+            raise InputError(
+                f"{op} has no attribute '{name}': it has {', '.join(sorted(known)) or 'none'}"
+            )
 
 
-@lru_cache(maxsize=1)
-def _in_any_version() -> dict[str, frozenset[str]]:
-    """Returns the attributes of each operator of the default domain, over all versions. Called only
-    for old attributes, because it takes a tenth of a second.
-    """
-    found: dict[str, frozenset[str]] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain == "":
-            found[schema.name] = found.get(schema.name, frozenset()) | schema.attributes.keys()
-    return found
+def _versions(op: str) -> Iterator[Collection[str]]:
+    """Yields the attributes of an operator of ONNX in each version, the newest first."""
+    version = onnx.defs.onnx_opset_version()
+    while onnx.defs.has(op, max_inclusive_version=version):
+        schema = onnx.defs.get_schema(op, max_inclusive_version=version)
+        yield schema.attributes.keys()
+        version = schema.since_version - 1
 
 
 def _operand(given: Any) -> Pattern | None:
