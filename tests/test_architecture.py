@@ -72,6 +72,15 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("verify/running/child_main.py", "onnxgrad.verify.exact.child"),
     # declarations are read for `--help`, and blame runs models
     ("jobs/keywords.py", "onnxgrad.verify.blame.blamed"),
+    # `optimize` neither tunes, nor changes the model around the passes, nor decides exactly
+    ("jobs/optimize.py", "onnxgrad.jobs.around_passes.changed_after"),
+    ("jobs/optimize.py", "onnxgrad.jobs.around_passes.changed_before"),
+    ("jobs/optimize.py", "onnxgrad.jobs.surgery.fixed_dims.fixed"),
+    ("jobs/optimize.py", "onnxgrad.jobs.tuning.record.Tuning"),
+    ("jobs/optimize.py", "onnxgrad.rewrite.exact_record.RewriteNotExact"),
+    ("jobs/rewriting.py", "onnxgrad.rewrite.exact_record.ExactProver"),
+    ("cli/options.py", "onnxgrad.jobs.tuning.record.write"),
+    ("cli/commands/optimize.py", "onnxgrad.jobs.surgery.lift.prepare_path"),
     # `optimize` neither converts, nor opens dimensions, nor writes a page, unless it is told to
     ("jobs/surgery/edit.py", "onnxgrad.grad.weights.kept.check_replaceable"),
     ("jobs/around_passes.py", "onnxgrad.jobs.float16.float16"),

@@ -15,7 +15,6 @@ from onnxgrad.errors import InputError
 from onnxgrad.jobs.hooks import Hooks, Proved
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.proving import require_runtime
-from onnxgrad.jobs.tuning.record import write
 from onnxgrad.limits import SECONDS
 from onnxgrad.report.parts import cell, heading
 from onnxgrad.report.proof import proof_lines
@@ -107,6 +106,8 @@ def keep_decisions(
     """Writes the decisions, if there are any."""
     file = decisions_file(args, target) if args.tune else None
     if data is not None and file is not None:
+        from onnxgrad.jobs.tuning.record import write  # rarely needed
+
         write(file, data)
         out.wrote(file)
 

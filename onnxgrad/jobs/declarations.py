@@ -23,8 +23,6 @@ from onnxgrad.jobs.kinds import (
     Several,
     Sizes,
 )
-from onnxgrad.jobs.row_declarations import OpenBatchOptions
-from onnxgrad.jobs.surgery.declarations import EditOptions, JoinOptions, PreprocessOptions
 from onnxgrad.options import Range
 from onnxgrad.vocabulary import FLOAT16_BOUND, Merge, Preset, Runtime
 
@@ -58,12 +56,13 @@ class Float16Options(Proof):
     verify: bool = verified()
 
 
-OPEN, JOIN = PartOf(OpenBatchOptions), PartOf(JoinOptions, "model")
-PREPROCESS = PartOf(PreprocessOptions, also=("allow_empty",))
-EDIT = PartOf(EditOptions, open_batch=OPEN, preprocess=PREPROCESS)
+OPEN = PartOf("row_declarations.OpenBatchOptions")
+JOIN = PartOf("surgery.declarations.JoinOptions", "model")
+PREPROCESS = PartOf("surgery.declarations.PreprocessOptions", also=("allow_empty",))
+EDIT = PartOf("surgery.declarations.EditOptions", open_batch=OPEN, preprocess=PREPROCESS)
 Edits: TypeAlias = Annotated[Mapping[str, Any], EDIT]
 Other: TypeAlias = Annotated[Mapping[str, Any], JOIN]
-HALF = PartOf(Float16Options, also=("atol", "rtol", "metric"), or_true=True)
+HALF = PartOf("declarations.Float16Options", also=("atol", "rtol", "metric"), or_true=True)
 Half: TypeAlias = Annotated[bool | Mapping[str, Any], HALF]
 
 

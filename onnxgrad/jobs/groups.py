@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from onnxgrad.errors import InputError
 from onnxgrad.frozen import frozen
@@ -184,9 +185,11 @@ _OF_A_PROOF = frozenset({"provider", "dims", "feeds", "seed"})
 
 
 class PartOf:
-    """A table of another job's options, without those of its proof. `files` are keys that name a
-    file, which the job receives as an argument; `also` are options of its proof that the table may
-    have; `parts` are tables of further jobs inside it. `or_true`: true stands for an empty table.
+    """A table of another job's options, without those of its proof. `place` is the declaration of
+    the job in onnxgrad.jobs, which is imported for the first such table. `files` are keys that name
+    a file, which the job receives as an argument; `also` are options of its proof that the table
+    may have; `parts` are tables of further jobs inside it. `or_true`: true stands for an empty
+    table.
     """
 
     json: Any = dict[str, Any]
@@ -194,15 +197,20 @@ class PartOf:
 
     def __init__(
         self,
-        job: type[Declaration],
+        place: str,
         *files: str,
         also: tuple[str, ...] = (),
         or_true: bool = False,
         **parts: PartOf,
     ) -> None:
-        self.job, self.files, self.also, self.parts = job, files, also, parts
+        self.place, self.files, self.also, self.parts = place, files, also, parts
         if or_true:
             self.json, self.what = bool | dict[str, Any], "true or false or a table"
+
+    @cached_property
+    def job(self) -> type[Declaration]:
+        module, _, name = self.place.rpartition(".")
+        return cast("type[Declaration]", getattr(import_module(f"onnxgrad.jobs.{module}"), name))
 
     @cached_property
     def known(self) -> list[str]:

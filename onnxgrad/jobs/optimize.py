@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import NotProved, OnnxgradError
 from onnxgrad.frozen import frozen
@@ -16,7 +16,6 @@ from onnxgrad.ir.load import ModelLike, load, proto_of
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
-from onnxgrad.jobs.around_passes import changed_after, changed_before
 from onnxgrad.jobs.declarations import OptimizeOptions
 from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.lint.table import lint, lint_report, refuse
@@ -24,8 +23,6 @@ from onnxgrad.jobs.outcome import Change, Clock, Outcome
 from onnxgrad.jobs.proving import runnable, with_bound
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.rewriting import RewriteRefuted, optimize_program
-from onnxgrad.jobs.surgery.fixed_dims import fixed
-from onnxgrad.jobs.tuning.record import Tuning
 from onnxgrad.limits import SECONDS
 from onnxgrad.passes.base import Pass
 from onnxgrad.passes.convert_opset import BindDefaults
@@ -33,12 +30,12 @@ from onnxgrad.passes.inline import Inline, check_names
 from onnxgrad.passes.instruments import PrintAfter, leave_out
 from onnxgrad.passes.pipeline import Pipeline, parse_passes, with_rules
 from onnxgrad.passes.strip_metadata import StripMetadata
-from onnxgrad.rewrite.exact_record import RewriteNotExact
 from onnxgrad.verify import verify
 from onnxgrad.wording import counted, option
 
 if TYPE_CHECKING:
     from onnxgrad.jobs.rebasing.changes import Followed
+    from onnxgrad.jobs.tuning.record import Tuning
 
 
 @frozen
@@ -62,7 +59,7 @@ class Job:
         """
         pipeline = pipeline_of(options, hooks.plugins)
         printing = PrintAfter.of(options.print_after, pipeline, hooks.show)
-        return Job(options, hooks, recipe, name, pipeline, printing, Tuning.of(options.tune))
+        return Job(options, hooks, recipe, name, pipeline, printing, _tuning(options.tune))
 
     def run(self, model: ModelLike, outcome: Outcome) -> Outcome:
         """Fills in the outcome. Errors of onnxgrad are stored in it, not raised."""
@@ -79,8 +76,11 @@ class Job:
                 if error.done is not None:
                     outcome.adopt(error.done)
                 outcome.report = error.report
-            elif isinstance(error, RewriteNotExact):
-                outcome.exact = error.report
+            elif options.exact:
+                from onnxgrad.rewrite.exact_record import RewriteNotExact  # `exact` has imported it
+
+                if isinstance(error, RewriteNotExact):
+                    outcome.exact = error.report
         if outcome.report is not None:
             outcome.lints += lint_report(
                 outcome.report, self.options.lint, self.options.allow_empty
@@ -99,6 +99,8 @@ class Job:
             proof = with_bound(proof)
             pipeline = with_large(pipeline, model, proof)
         if options.fix_dims:
+            from onnxgrad.jobs.surgery.fixed_dims import fixed  # rarely needed
+
             model = fixed(model, options.fix_dims)
         if options.preset == "inference" and options.passes is None and _trains(model):
             options = options.having(before={**(options.before or {}), "mode": "inference"})
@@ -141,10 +143,20 @@ class Job:
         followed = outcome.followed = _followed(model, options)
         changed = None if followed is None else followed.given
         if options.join or options.before or options.lift is not False:
+            from onnxgrad.jobs.around_passes import changed_before  # rarely needed
+
             outcome.given = load(model)
             self._check(outcome, outcome.given)
             model = changed = changed_before(changed or outcome.given, options, outcome)
         return model if followed is None or changed is None else followed.changed(changed)
+
+    def _change_after(self, outcome: Outcome) -> None:
+        options = self.options
+        asked = (options.after, options.metadata, options.float16, options.lift, outcome.followed)
+        if any(change not in (None, False) for change in asked):
+            from onnxgrad.jobs.around_passes import changed_after  # rarely needed
+
+            changed_after(options, outcome)
 
     def _check(self, outcome: Outcome, program: Program) -> None:
         """Lints the model before any rewrite. Raises InputError for names that do not exist in the
@@ -161,7 +173,7 @@ class Job:
         clock.switch("prove")
         if outcome.report is not None:
             refuse(lint_report(outcome.report, self.options.lint, self.options.allow_empty))
-        changed_after(self.options, outcome)
+        self._change_after(outcome)
         if outcome.record is not None:
             outcome.record = outcome.record.identifying(to_proto(outcome.program))
         if self.options.proves:
@@ -198,6 +210,15 @@ def _followed(model: ModelLike, options: OptimizeOptions) -> Followed | None:
     from onnxgrad.jobs.rebasing.changes import Followed  # rarely needed
 
     return Followed(model)
+
+
+def _tuning(given: Any) -> Tuning | None:
+    """Returns the meaning of `tune`. Raises InputError."""
+    if given is None or given is False:
+        return None
+    from onnxgrad.jobs.tuning.record import Tuning  # rarely needed
+
+    return Tuning.of(given)
 
 
 def _trains(model: ModelLike) -> bool:

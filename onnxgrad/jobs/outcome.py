@@ -15,17 +15,17 @@ from onnxgrad.ir.protobufs import Stats, stats_of
 from onnxgrad.ir.storage.outline import outline
 from onnxgrad.jobs.lint.table import Finding
 from onnxgrad.jobs.newer_operators import NewerOperators
-from onnxgrad.passes.each_rewrite import EachReport
 from onnxgrad.passes.pipeline import PassResult
 from onnxgrad.passes.rule_passes import raise_composites
 from onnxgrad.results import Plain, WithPage
-from onnxgrad.rewrite.exact_record import ExactReport
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report
 
 if TYPE_CHECKING:
     from onnxgrad.jobs.rebasing.changes import Followed
     from onnxgrad.jobs.rebasing.record import Record
+    from onnxgrad.passes.each_rewrite import EachReport
+    from onnxgrad.rewrite.exact_record import ExactReport
 
 
 @frozen

@@ -88,11 +88,6 @@ from onnxgrad.verify.coverage.summary import wanted_share
 from onnxgrad.verify.running.runtimes import programs
 from onnxgrad.wording import did_you_mean, one_line, option
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 OWN_FILE = "onnxgrad.toml"  # found in the current folder, as pyproject.toml is
 TABLE = "tool.onnxgrad"
 OPTIONS, GATES, OF_CI = keys_of(OptimizeOptions), keys_of(Gates), keys_of(CiOptions)
@@ -236,7 +231,7 @@ def _found() -> Recipe | None:
     table = None
     # a missing or invalid pyproject.toml is the concern of other tools
     with contextlib.suppress(OSError, InputError, ValueError, RecursionError):
-        table = _table(tomllib.loads(text_of(Path("pyproject.toml"))))
+        table = _table(_read(text_of(Path("pyproject.toml"))))
     if own is not None and table is not None:
         raise InputError(
             f"{OWN_FILE} and [{TABLE}] of pyproject.toml are both here: keep one of them"
@@ -247,7 +242,7 @@ def _found() -> Recipe | None:
 def read(path: Path) -> Recipe:
     """Returns the recipe in a file. Raises InputError."""
     try:
-        data = tomllib.loads(text_of(path))
+        data = _read(text_of(path))
     except OSError as e:
         raise InputError(f"{path}: {e.strerror or e}") from e
     # not TOML, or more digits or deeper arrays than Python parses
@@ -260,6 +255,15 @@ def read(path: Path) -> Recipe:
     if table is None and path.name == "pyproject.toml":
         raise InputError(f"{path}: has no table [{TABLE}]")
     return parse(data if table is None else table, str(path))
+
+
+def _read(text: str) -> dict[str, Any]:
+    """Returns what TOML says. Raises ValueError and RecursionError."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
 
 
 def _table(data: Mapping[str, Any]) -> Any:

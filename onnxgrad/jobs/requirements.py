@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import ModelProto
@@ -34,10 +34,12 @@ from onnxgrad.ir.protobufs import stats_of
 from onnxgrad.ir.var import Var
 from onnxgrad.limits import read_size
 from onnxgrad.results import Plain
-from onnxgrad.rewrite.exact_record import ExactReport
 from onnxgrad.verify import Report
 from onnxgrad.vocabulary import CHECKS
 from onnxgrad.wording import perhaps, told_apart
+
+if TYPE_CHECKING:
+    from onnxgrad.rewrite.exact_record import ExactReport
 
 INPUT = "input"  # the input model, with which the result is compared
 

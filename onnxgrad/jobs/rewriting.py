@@ -27,7 +27,6 @@ from onnxgrad.options import providers_of
 from onnxgrad.passes.each_rewrite import EachTrace, FiringDiffers
 from onnxgrad.passes.folded_values import constant_bytes, file_bytes
 from onnxgrad.passes.pipeline import Fired, PassResult, Pipeline
-from onnxgrad.rewrite.exact_record import ExactProver
 from onnxgrad.rewrite.trace import Rewrite, Trace
 from onnxgrad.verify import Report, verify
 from onnxgrad.verify.blame import bisect
@@ -127,7 +126,11 @@ def optimize_program(
         recording = _recording(program) if rebasable else None
         read = None if recording else left.enter_context(reading(program))
         trace.derivations = recording.derivations if recording else read
-        prover = ExactProver(program, trace) if exact else None
+        prover = None
+        if exact:
+            from onnxgrad.rewrite.exact_record import ExactProver  # rarely needed
+
+            prover = ExactProver(program, trace)
         results = _run(pipeline, program, trace, watch, options)
         if (growth := merged.growth()) > MOST_GROWTH * (size := file_bytes(program)):
             raise Grown(growth, size)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxgrad.ir.protobufs import Stats
 from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.rewriting import RewriteRefuted
-from onnxgrad.jobs.tuning.measure import LATE
+from onnxgrad.jobs.tuning import LATE
 from onnxgrad.report.parts import (
     Part,
     Table,
@@ -27,9 +27,11 @@ from onnxgrad.report.parts import (
     table,
 )
 from onnxgrad.report.proof import proof_lines, verdict
-from onnxgrad.rewrite.exact_record import ExactReport
 from onnxgrad.rewrite.trace import BranchNames, Inexact, Rewrite, Slip
 from onnxgrad.wording import counted, option
+
+if TYPE_CHECKING:
+    from onnxgrad.rewrite.exact_record import ExactReport
 
 _STAGES = {
     "read": "read",

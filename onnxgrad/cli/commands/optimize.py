@@ -25,7 +25,6 @@ from onnxgrad.jobs.outcome import Outcome
 from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
-from onnxgrad.jobs.surgery.lift import prepare_path
 from onnxgrad.report.optimized import optimized_parts, several_lint_lines, summary
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.vocabulary import RECORD
@@ -238,6 +237,8 @@ def _prepare(job: Job, target: Path | None, args: argparse.Namespace) -> Path:
         return Path(args.lift or "")
     if target is None:
         raise InputError("the recipe has 'lift': name the file of the preparation with --lift FILE")
+    from onnxgrad.jobs.surgery.lift import prepare_path  # rarely needed
+
     check_output(prepare_path(target))
     return prepare_path(target)
 

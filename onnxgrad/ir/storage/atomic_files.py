@@ -13,7 +13,6 @@ import contextlib
 import os
 import platform
 import re
-import secrets
 import shutil
 import stat
 import time
@@ -329,7 +328,7 @@ _YOUNG = 10.0  # seconds in which a new file may not be locked yet
 
 def new_name() -> str:
     """Returns a unique name for an unfinished file."""
-    return f".onnxgrad-{_HOST}-{secrets.token_hex(8)}.part"
+    return f".onnxgrad-{_HOST}-{os.urandom(8).hex()}.part"
 
 
 def hold(handle: int) -> int | None:

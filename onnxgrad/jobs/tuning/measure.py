@@ -13,6 +13,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.frozen import frozen
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.tuning import LATE
 from onnxgrad.jobs.tuning.choices import Choice, Choices
 from onnxgrad.passes.pipeline import Pipeline
 from onnxgrad.results import Plain
@@ -20,7 +21,6 @@ from onnxgrad.verify.bench import Conditions, Spread, bench
 from onnxgrad.vocabulary import TUNE_SECONDS
 
 # why a choice was not measured
-LATE = "the time was up"
 _ROUNDS = 16
 # a smaller gain counts as none, however quiet the machine
 _LEAST = 0.01

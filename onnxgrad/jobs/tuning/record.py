@@ -138,12 +138,10 @@ class Tuning:
     where: str = ""
 
     @staticmethod
-    def of(given: Any) -> Tuning | None:
+    def of(given: Any) -> Tuning:
         """Returns the meaning of `tune` of `optimize`: true and seconds measure, a file or its
         contents are replayed. Raises InputError.
         """
-        if given is None or given is False:
-            return None
         if isinstance(given, Mapping):
             return Tuning(replay=given, where="tune")
         if isinstance(given, (str, os.PathLike)):

@@ -9,7 +9,8 @@ from onnx import ModelProto
 
 from onnxgrad.errors import InputError
 from onnxgrad.frozen import frozen
-from onnxgrad.jobs.tuning.measure import LATE, Measuring, tune, wins
+from onnxgrad.jobs.tuning import LATE
+from onnxgrad.jobs.tuning.measure import Measuring, tune, wins
 from onnxgrad.passes.pipeline import Pipeline
 from tests.jobs.tuning.test_choices import THREE, TWO, branches, products
 
