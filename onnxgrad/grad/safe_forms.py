@@ -286,7 +286,8 @@ def _is_number(v: Var) -> bool:
         if b is None or value.is_constant or len(behind) > _MOST:
             return False
         if b.op not in ("Shape", "Size"):
-            operands = [x for x in b.inputs if x is not None and x.const is None]
+            read = b.inputs[:1] if b.op == "CastLike" else b.inputs  # the second one is a dtype
+            operands = [x for x in read if x is not None and x.const is None]
             behind += dict.fromkeys(x for x in operands if x not in behind)
     return True
 

@@ -14,6 +14,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission import signature
 from onnxgrad.ir.emission.emit import constant, emitting
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.protobufs import tensor_of
 from onnxgrad.ir.sizes import least
 from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.types import Array, is_static, numpy_dtype
@@ -248,6 +249,16 @@ def _upsample(b: Binding, schema: OpSchema) -> None:
     b.rename_operator("Upsample")
 
 
+def _as_a_tensor(b: Binding, schema: OpSchema) -> None:
+    """Constant<value_ints = [1]> = Constant<value = int64[1] {1}>"""
+    value = attributes.constant_value(b.attrs)
+    if isinstance(value, np.ndarray):
+        (name,) = b.attrs
+        b.drop_attribute(name)
+        b.set_attribute("value", tensor_of(value, b.out.name))
+    _as_before(b, schema, 12)
+
+
 _RENAMED = {("Resize", 10): "Upsample"}
 
 # an end beyond every axis
@@ -255,6 +266,7 @@ _LAST = 2**63 - 1
 
 
 _LOWERED: dict[tuple[str, int], Callable[[Binding, OpSchema], None]] = {
+    ("Constant", 12): _as_a_tensor,
     ("Softmax", 13): _along_the_last_axis,
     ("LogSoftmax", 13): _along_the_last_axis,
     ("Hardmax", 13): _along_the_last_axis,

@@ -53,6 +53,9 @@ ROOTS = {
     "std by the number": """m = ReduceMean (x, last) d = Sub (x, m) s = Mul (d, d)
         v = ReduceMean <keepdims = 0> (s, last) n = Shape (x) i = Gather (n, last) c = Cast <to = 1> (i)
         k = Sub (c, two) w = Mul (v, c) u = Div (w, k) y = Sqrt (u)""",
+    "std by the number, in the dtype of the operand": """m = ReduceMean (x, last) d = Sub (x, m) s = Mul (d, d)
+        v = ReduceMean <keepdims = 0> (s, last) n = Shape (x) i = Gather (n, last) c = CastLike (i, x)
+        k = Sub (c, two) w = Mul (v, c) u = Div (w, k) y = Sqrt (u)""",
     "2-norm": "s = Pow (x, two) v = ReduceSum <keepdims = 0> (s, last) y = Pow (v, half)",
     "3-norm": ABS + "s = Pow (a, three) v = ReduceSum <keepdims = 0> (s, last) y = Pow (v, third)",
     "1.5-norm": ABS
