@@ -294,7 +294,7 @@ def _operands_as_attributes(b: Binding, schema: OpSchema) -> None:
             kept.append(v)
         elif v is not None:
             _as_attribute(b, schema, name, v)
-    while kept and kept[-1] is None:
+    while len(kept) > schema.min_input and kept[-1] is None:
         kept.pop()
     if len(kept) > schema.max_input:
         raise Refused(f"it has {len(kept)} operands")

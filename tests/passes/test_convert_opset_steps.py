@@ -218,6 +218,7 @@ LOWERED = {
     "Range": (28, 13, "g (float[2] x) => (float[5] y) <float a = {0}, float b = {5}, float c = {1}, int64[1] n = {0}> { s = ReduceSum <keepdims = 0> (x, n) r = Range <stash_type = 1> (a, b, c) y = Add (r, a) }"),
     "Constant": (13, 9, "g (float[2,3] x) => (float[3,2] y, float[2] z, string[2] s) { n = Constant <value_ints = [3, 2]> () a = Constant <value_float = 0.1> ()"
         ' z = Constant <value_floats = [0.1, 2.5]> () s = Constant <value_strings = ["é", ""]> () b = Mul (x, a) y = Reshape (b, n) }'),
+    "Loop without a condition": (18, 15, "g (float[3] x, int64 n) => (float[3] y) { y = Loop (n, , x) <body = b (int64 i, bool c, float[3] s) => (bool d, float[3] t) { d = Identity (c) t = Sin (s) }> }"),
     "elementwise": (22, 14, "g (float[2,3] x) => (float[2,3] y) { a = HardSwish (x) b = Sin (a) y = Add (a, b) }"),
 }  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 A second derivative, a map over a weight, training and a replacement change the initializer. A
 constant that was computed from it before would keep the old value. While a derivative is formed,
-the values of float initializers are therefore hidden: no rule and no law computes from them or
-decides by them.
+the values of float initializers and Constants are therefore hidden: no rule and no law computes
+from them or decides by them.
 
 One-element numbers of formulas (exponents, scales, epsilons) stay readable, because closed forms
 depend on them. The file's metadata names those that were read, and those weights of which
@@ -44,7 +44,7 @@ def final(folds: bool) -> Iterator[None]:
 
 @contextmanager
 def kept(program: Program, requested: Iterable[Var] = ()) -> Iterator[None]:
-    """Hides the values of weights and of `requested` initializers within this context, and adds the
+    """Hides the values of weights and of `requested` constants within this context, and adds the
     numbers that were read to the program's metadata. Contexts may be nested.
     """
     if _FINAL.get():
@@ -67,8 +67,8 @@ def kept(program: Program, requested: Iterable[Var] = ()) -> Iterator[None]:
 
 
 def nested_weights(program: Program) -> list[Var]:
-    """Returns the initializers inside If, Loop and Scan whose values `kept` hides. A gradient runs
-    such a block again, and both runs must read one initializer: the caller moves them to the main
+    """Returns the constants inside If, Loop and Scan whose values `kept` hides. A gradient runs
+    such a block again, and both runs must read one constant: the caller moves them to the main
     graph. The graphs of other operators stay, because bodies that read outer values cannot be
     opened.
     """
@@ -85,13 +85,13 @@ def _is_run_again(block: BindingBlock) -> bool:
 def _divided(
     blocks: Sequence[BindingBlock], requested: Collection[Var] = ()
 ) -> tuple[list[Var], list[Var]]:
-    """Returns the float initializers whose values are hidden, and the readable numbers. Those of an
+    """Returns the float constants whose values are hidden, and the readable numbers. Those of an
     enclosing context and those that formulas emitted belong to neither.
     """
     floats = [
         v
         for block in blocks
-        for v in block.initializers.values()
+        for v in _stored(block)
         if v.dtype in FLOAT_DTYPES and not (v.hidden or v.is_literal) and v.reads is None
     ]
     ones = [v for v in floats if is_one(v)]
@@ -102,12 +102,24 @@ def _divided(
     return [v for v in floats if v not in readable], list(readable)
 
 
+def _stored(block: BindingBlock) -> Iterator[Var]:
+    """Yields the initializers and the results of Constants."""
+    yield from block.initializers.values()
+    yield from (b.out for b in block.bindings if b.is_op("Constant") and b.out.is_constant)
+
+
 # operands that determine a shape or a mode; rules read their values
 _MEASURES = {"Resize": (1, 2), "Upsample": (1,)}
+# by these exporters put such an operand together
+_JOINS = frozenset({"Cast", "CastLike", "Concat", "Identity"})
 
 
 def _measures(v: Var) -> bool:
-    return any(not b.domain and set(b.places(v)) <= set(_MEASURES.get(b.op, ())) for b in v.users)
+    return v.rank == 1 and any(
+        _measures(b.out) if b.op in _JOINS else set(b.places(v)) <= set(_MEASURES.get(b.op, ()))
+        for b in v.users
+        if not b.domain
+    )
 
 
 def check_replaceable(program: Program, names: Collection[str], what: str) -> None:
@@ -137,7 +149,7 @@ def note_of_decisive(program: Program, names: Collection[str]) -> list[str]:
 
 
 def _decisive(program: Program, names: Collection[str]) -> list[str]:
-    used = set(values_used(program)) & program.main.initializers.keys()
+    used = {v.name for v in _stored(program.main)}.intersection(values_used(program))
     return [name for name in names if name in used]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 import onnxgrad
 from onnxgrad import InputError
@@ -69,18 +69,22 @@ DERIVED: dict[str, tuple[Callable[[ModelProto], ModelProto], str]] = {
 }
 
 
-def _written(net: str, *, as_inputs: bool) -> ModelProto:
+def _written(net: str, stored: str = "initializer") -> ModelProto:
+    """Returns the network with its weights as `stored`: input, initializer or Constant."""
     nodes, shape, weights = NETS[net]
     sizes = ",".join(map(str, shape))
     model = parse(
         f'<ir_version: 10, opset_import: ["" : 21]> g (float[{sizes}] x) => (float u) {{ {nodes} u = ReduceSum <keepdims = 0> (y) }}'
     )
-    model.graph.initializer.extend(numpy_helper.from_array(w, k) for k, w in weights.items())
-    if as_inputs:
+    tensors = [numpy_helper.from_array(w, k) for k, w in weights.items()]
+    if stored == "initializer":
+        model.graph.initializer.extend(tensors)
+    elif stored == "input":
         model.graph.input.extend(
-            helper.make_tensor_value_info(k, TensorProto.FLOAT, w.shape) for k, w in weights.items()
+            helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in tensors
         )
-        del model.graph.initializer[:]
+    for t in tensors if stored == "Constant" else ():
+        model.graph.node.insert(0, helper.make_node("Constant", [], [t.name], value=t))
     return model
 
 
@@ -96,14 +100,15 @@ def _fed(
 
 @pytest.mark.covering
 @pytest.mark.filterwarnings("ignore:no requested value reaches")
+@pytest.mark.parametrize("stored", ["initializer", "Constant"])
 @pytest.mark.parametrize("derived", DERIVED)
 @pytest.mark.parametrize("net", NETS)
-def test_a_derivative_of_a_derivative_by_weights(net: str, derived: str) -> None:
+def test_a_derivative_of_a_derivative_by_weights(net: str, derived: str, stored: str) -> None:
     transform, target = DERIVED[derived]
     weights = NETS[net][2]
     results = []
-    for as_inputs in (False, True):
-        once = transform(_written(net, as_inputs=as_inputs))
+    for kind in (stored, "input"):
+        once = transform(_written(net, kind))
         twice = onnxgrad.gradient(once, list(weights), target, adjoint="input")
         results.append(run(twice, _fed(twice, weights)))
     found, expected = results
@@ -116,7 +121,7 @@ def test_a_derivative_of_a_derivative_by_weights(net: str, derived: str) -> None
 def test_a_replaced_weight_counts(derived: str) -> None:
     """The file with another weight is the derivative of the model with that weight."""
     transform, target = DERIVED[derived]
-    model = _written("matmul", as_inputs=False)
+    model = _written("matmul")
     once = transform(model)
     other = numpy_helper.from_array(_f(3, 4) * 3, "W")
     for changed in (model, once):
@@ -128,16 +133,23 @@ def test_a_replaced_weight_counts(derived: str) -> None:
     )
 
 
-def test_a_number_that_decided_a_form_cannot_be_differentiated_later() -> None:
-    model = parse("""<ir_version: 10, opset_import: ["" : 21]>
-    g (float[3] x) => (float u) <float val_1 = {3.0}> { q = Pow (x, val_1) u = ReduceSum <keepdims = 0> (q) }""")
+@pytest.mark.parametrize(
+    ("weights", "node"),
+    [("<float val_1 = {3.0}>", ""), ("", "val_1 = Constant <value = float {3.0}> ()")],
+)
+def test_a_number_that_decided_a_form_cannot_be_differentiated_later(
+    weights: str, node: str
+) -> None:
+    model = parse(f"""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[3] x) => (float u) {weights} {{ {node} q = Pow (x, val_1) u = ReduceSum <keepdims = 0> (q) }}""")
     once = onnxgrad.gradient(model, "x", "u")
     assert {p.key: p.value for p in once.metadata_props}[KEY] == "val_1"
     with pytest.raises(
         InputError, match="the gradient by 'val_1' would be wrong: its value decided the form"
     ):
         onnxgrad.gradient(once, "val_1", "x_grad", adjoint="input")
-    with pytest.raises(InputError, match="mapping over 'val_1' would be wrong"):
+    refusal = "'val_1' is not an input" if node else "mapping over 'val_1' would be wrong"
+    with pytest.raises(InputError, match=refusal):
         onnxgrad.vmap(once, "val_1")
     # d/dp of p x^(p-1), summed: x^(p-1) (1 + p ln x)
     both = onnxgrad.gradient(
@@ -184,7 +196,7 @@ def test_weights_of_branches_are_not_copied() -> None:
 
 
 def test_a_final_file_has_constants_of_weights() -> None:
-    model = _written("matmul", as_inputs=False)
+    model = _written("matmul")
     plain, final = (onnxgrad.gradient(model, "x", "u", final=final) for final in (False, True))
     assert len(final.graph.node) < len(plain.graph.node)
     feeds = {"x": _f(2, 3)}
