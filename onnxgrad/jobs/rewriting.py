@@ -33,6 +33,7 @@ from onnxgrad.verify.blame import bisect
 from onnxgrad.verify.compare import DIFFERENT
 from onnxgrad.verify.original_runs import Ahead, may_run_ahead
 from onnxgrad.verify.request import Request
+from onnxgrad.verify.running.background import Background
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.wording import option
 
@@ -138,26 +139,33 @@ def optimize_program(
         singly = trace.report if isinstance(trace, EachTrace) else None
         proved = None if prover is None else prover.finish()
         done = Outcome(rewritten=program, passes=results, trace=trace, each=singly, exact=proved)
-        if read is not None:
-            note_values_used(
+        note = (
+            None
+            if read is None
+            else note_values_used(
                 program,
                 read.held,
                 lambda: load_own(model),
                 lambda fresh, kept: pipeline.run(fresh, Trace(limit=limit, derivations=kept)),
+                None if early is None else left.enter_context(Background()),  # beside the proof
             )
+        )
         if recording is not None:
             halved = any(r.rule == LAW for r in trace.rewrites)
             done.record = recording.finish(rounded=trace.rounded, halved=halved)
         if prove:
             options.setdefault("weights", "rounded" if trace.rounded else "same")
             tell("prove")
-            report = done.report = _proof(pipeline, program, trace, options, early)
-            if not report.ok:
-                culprit = None
-                if blame and report.verdict == DIFFERENT:
-                    tell("bisect")
-                    culprit = _culprit(model, pipeline, len(trace.rewrites), program, options)
-                raise RewriteRefuted(report, culprit, done=done)
+            done.report = _proof(pipeline, program, trace, options, early)
+        if note is not None:
+            note()
+        report = done.report
+        if report is not None and not report.ok:
+            culprit = None
+            if blame and report.verdict == DIFFERENT:
+                tell("bisect")
+                culprit = _culprit(model, pipeline, len(trace.rewrites), program, options)
+            raise RewriteRefuted(report, culprit, done=done)
     _proved(pipeline, program)
     return done
 

@@ -15,32 +15,44 @@ from onnxgrad.ir.derivations import Derivations, Predicate, Step, operands_of
 from onnxgrad.ir.origins import initializers_of, record, results, use_values
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import element_count
+from onnxgrad.verify.running.background import Background
 
 Rewriting: TypeAlias = Callable[[Program, Derivations], object]
 
 
 def note_values_used(
-    program: Program, read: Collection[str], again: Callable[[], Program], passes: Rewriting
-) -> None:
-    """Adds the weights of which other constants were computed, or for which another weight stands,
-    to the metadata of a rewritten program, within the context of `reading`.
+    program: Program,
+    read: Collection[str],
+    again: Callable[[], Program],
+    passes: Rewriting,
+    line: Background | None = None,
+) -> Callable[[], None]:
+    """Returns a function that adds the weights of which other constants were computed, or for which
+    another weight stands, to the metadata of a rewritten program. To be called within the context
+    of `reading`.
 
     `read` are the weights whose values a rewrite read. A number among them decided the rewrite.
     Which of the others did, or stand for equal ones, is found by a second run of the `passes`,
-    which is recorded, on `again()`, a fresh reading of the original.
+    which is recorded, on `again()`, a fresh reading of the original. It begins at once on the
+    `line`, if there is one.
     """
     kept = {v.name: v for v in initializers_of(program) if v.use_count and v.reads is not None}
     used = {n for n in read if n in kept and element_count(kept[n].shape) == 1}
     unclear = (program.stand_ins | {*read}) & kept.keys() - used
-    if unclear:
+
+    def recorded() -> set[str]:
         fresh = again()
-        recorded = record(fresh)
+        kept = record(fresh)
         try:
-            passes(fresh, recorded)
-            used |= used_among(unclear, results(fresh), [h.predicate for h in recorded.held])
+            passes(fresh, kept)
+            return used_among(unclear, results(fresh), [h.predicate for h in kept.held])
         except NotProved:  # a rewrite without a record
-            used |= unclear
-    use_values(program, sorted(used))
+            return unclear
+
+    more: Callable[[], set[str]] = set
+    if unclear:
+        more = recorded if line is None else line.call(recorded).result
+    return lambda: use_values(program, sorted(used | more()))
 
 
 def used_among(

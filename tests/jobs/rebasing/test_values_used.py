@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ from onnx import numpy_helper
 import onnxgrad
 from onnxgrad.errors import InputError
 from onnxgrad.ir.origins import VALUES_USED as KEY
+from onnxgrad.ir.save import to_proto
+from onnxgrad.jobs.rebasing import values_used
+from onnxgrad.jobs.rewriting import optimize_program
+from onnxgrad.passes.pipeline import Pipeline
+from onnxgrad.verify import original_runs
 from onnxgrad.vocabulary import PRESETS
 from tests.helpers import parse
 
@@ -87,6 +93,30 @@ def test_the_file_names_weights_with_two_lives(readers: tuple[str, ...], used: s
                 call()
         with pytest.warns(UserWarning, match=f"the values of '{used}' are in other constants"):
             onnxgrad.gradient(done, "params", "u")
+
+
+def test_weights_are_looked_at_beside_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that runs its proof ahead does so in a thread; the file is the same."""
+    model, pipeline = network([READERS[0], READERS[1], READERS[5]]), Pipeline.of("default", None)
+    threads, recorded = list[threading.Thread](), values_used.record
+    monkeypatch.setattr(original_runs, "cores", lambda: 2)
+    monkeypatch.setattr(
+        values_used,
+        "record",
+        lambda p: (threads.append(threading.current_thread()), recorded(p))[1],
+    )
+    done = [optimize_program(model, pipeline, ahead=ahead) for ahead in (False, True)]
+    assert [t is threading.main_thread() for t in threads] == [True, False]
+    assert used_in(to_proto(done[1].program)) == "w"
+    assert to_proto(done[0].program) == to_proto(done[1].program)
+
+    def fails(_: object) -> None:
+        raise InputError("recorded no more")
+
+    monkeypatch.setattr(values_used, "record", fails)
+    with pytest.raises(InputError, match="recorded no more"):
+        optimize_program(model, pipeline, ahead=True)
+    assert not any(t.is_alive() for t in threads[1:])
 
 
 def test_equal_nodes_are_no_second_life() -> None:
