@@ -187,11 +187,12 @@ def edit(model: ModelLike, *, options: EditOptions) -> SameType:
     that a `*` of the old one matches. `add_output`: names or globs of values of the main graph that
     become outputs, or "all". `drop_output`: names or globs of outputs. `mode="inference"` switches
     nodes in training mode, before all other changes, and removes outputs that are running
-    statistics. Names are those of `model`. Inputs stay even if nothing reads them any more; nodes
-    and weights that only a removed output needs are removed, too. The proof runs both models on the
-    same values, those of freed and replaced weights included. Raises InputError for a name that
-    does not exist or is taken, and for a value of another type or shape; NotProved if the proof
-    fails.
+    statistics. `before`, `config`, `after` and `keep_output` add steps as `preprocess` does, after
+    all other changes, by their names. Other names are those of `model`. Inputs stay even if nothing
+    reads them any more; nodes and weights that only a removed output needs are removed, too. The
+    proof runs both models on the same values, those of freed and replaced weights included. Raises
+    InputError for a name that does not exist or is taken, and for a value of another type or shape;
+    NotProved if the proof fails.
 
     >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["" : 20]>
     ... g (float[N] x, float k) => (float[N] y) { y = Mul (x, k) }''')

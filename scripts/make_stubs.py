@@ -65,7 +65,8 @@ def declared_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
 def stub(found: dict[str, Callable[..., Any]], *modules: ModuleType) -> str:
     """Returns the text of a stub; names in annotations are imported as `modules` import them."""
     lines = [_class(f) if isinstance(f, type) else _function(n, f) for n, f in found.items()]
-    used = dict.fromkeys(re.findall(r"\b[A-Z_a-z]\w*\b", "\n".join(map(str, lines))))
+    text = re.sub("'[^'\\n]*'", "''", "\n".join(lines))  # the words of Literal are no names
+    used = dict.fromkeys(re.findall(r"\b[A-Z_a-z]\w*\b", text))
     known = EXTRA | {k: v for module in modules for k, v in _imports(module).items()}
     imports = sorted({known[n] for n in used if n in known and n not in found})
     return HEAD + "\n".join(imports) + "\n\n" + "\n".join(lines) + "\n"

@@ -188,8 +188,8 @@ class PartOf:
     """A table of another job's options, without those of its proof. `place` is the declaration of
     the job in onnxgrad.jobs, which is imported for the first such table. `files` are keys that name
     a file, which the job receives as an argument; `also` are options of its proof that the table
-    may have; `parts` are tables of further jobs inside it. `or_true`: true stands for an empty
-    table.
+    may have; `parts` are tables of further jobs inside it, which hold the options that both have.
+    `or_true`: true stands for an empty table.
     """
 
     json: Any = dict[str, Any]
@@ -217,8 +217,9 @@ class PartOf:
         """The keys of the table."""
         job = self.job
         proof = {o.name for o in options_of(Proof)} if issubclass(job, Proof) else _OF_A_PROOF
-        of_proof = proof | {o.name for o in options_of(Limits)} | {"verify"}
-        own = (o.name for o in options_of(job) if o.name not in of_proof)
+        others = proof | {o.name for o in options_of(Limits)} | {"verify"}
+        others |= {o.name for part in self.parts.values() for o in options_of(part.job)}
+        own = (o.name for o in options_of(job) if o.name not in others)
         return [*self.files, *own, *self.also, *self.parts]
 
     def check(self, value: Any, where: str) -> Any:

@@ -30,7 +30,39 @@ from onnxgrad.options import Count, Finite, Range
 
 
 @frozen(kw_only=True)
-class EditOptions(Proof):
+class Steps(Declaration):
+    """Steps before the inputs and after the outputs of a model."""
+
+    title: ClassVar[str] = "steps"
+
+    before: StepTexts | None = option(
+        None,
+        "steps between a new input and the model's, such as imagenet or "
+        "'image,center-crop{size=224},to-float', once for each input",
+        metavar="[INPUT=]STEPS",
+        positional=True,
+    )
+    config: str | os.PathLike[str] | None = option(
+        None,
+        "the preprocessor_config.json of an image processor of Transformers, whose steps follow "
+        "those of --before for the input of images",
+        metavar="FILE",
+        file="read",
+    )
+    after: StepTexts | None = option(
+        None,
+        "steps after an output, which they replace, such as 'softmax,top-k{k=5}', once for "
+        "each output",
+        metavar="[OUTPUT=]STEPS",
+        positional=True,
+    )
+    keep_output: Names = option(
+        (), "keep this output, which steps replace, as an output of OUT", metavar="NAME"
+    )
+
+
+@frozen(kw_only=True)
+class EditOptions(Steps, Proof):
     job: ClassVar[str] = "edit"
     title: ClassVar[str] = "changes"
 
@@ -158,34 +190,10 @@ class LoraOptions(Proof):
 
 
 @frozen(kw_only=True)
-class PreprocessOptions(Proof):
+class PreprocessOptions(Steps, Proof):
     job: ClassVar[str] = "preprocess"
     title: ClassVar[str] = "steps"
 
-    before: StepTexts | None = option(
-        None,
-        "steps between a new input and the model's, such as imagenet or "
-        "'image,center-crop{size=224},to-float', once for each input",
-        metavar="[INPUT=]STEPS",
-        positional=True,
-    )
-    config: str | os.PathLike[str] | None = option(
-        None,
-        "the preprocessor_config.json of an image processor of Transformers, whose steps follow "
-        "those of --before for the input of images",
-        metavar="FILE",
-        file="read",
-    )
-    after: StepTexts | None = option(
-        None,
-        "steps after an output, which they replace, such as 'softmax,top-k{k=5}', once for "
-        "each output",
-        metavar="[OUTPUT=]STEPS",
-        positional=True,
-    )
-    keep_output: Names = option(
-        (), "keep this output, which steps replace, as an output of OUT", metavar="NAME"
-    )
     verify: bool = verified()
 
 

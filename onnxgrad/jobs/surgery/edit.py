@@ -37,6 +37,7 @@ from onnxgrad.jobs.surgery.extract import computed, declare, remove_what_served
 from onnxgrad.jobs.surgery.fixed_dims import fix, sizes_bound
 from onnxgrad.jobs.surgery.lift import with_inputs
 from onnxgrad.jobs.surgery.new_names import names_of_nodes, names_of_symbols, names_of_values
+from onnxgrad.jobs.surgery.preprocess import with_steps
 from onnxgrad.name_lists import matching, names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
 from onnxgrad.wording import counted, first_of, option
@@ -77,7 +78,7 @@ _SHOWN = 8  # new outputs in a note
 # options that request a change, as Python names them
 _CHANGES = (
     "bind", "set", "free", "rename", "rename_node", "rename_dim", "add_output", "drop_output",
-    "mode", "loss",
+    "mode", "loss", "before", "config", "after",
 )  # fmt: skip
 
 
@@ -109,6 +110,10 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
             labels = {v.name for v in made.main.inputs} - before
             notes = [*notes, f"{added.loss} is new: the proof runs it, and compares the others"]
             options = options.having(allow_empty=(*options.allow_empty, added.loss))
+        stepped = None
+        if options.before or options.config or options.after:
+            stepped = with_steps(made, options)
+            made, notes = stepped.program, [*notes, *stepped.notes]
         if options.verify:
             back = {new: old for old, new in changes.values.items()}
             shown = [v for v in made.main.outputs if back.get(v.name, v.name) in changes.added]
@@ -124,7 +129,10 @@ def edit(model: ModelLike, options: EditOptions, hooks: Hooks) -> Proved:
                         declare(v, found[back.get(v.name, v.name)])
                     return {name: found[back.get(name, name)] for name in ends}
 
-                report = proved(made, expected, options, files)
+                if stepped is None:
+                    report = proved(made, expected, options, files)
+                else:
+                    report = stepped.proved(stepped.expected(expected), options, files)
         return write_if_proved(Proved(made, report, notes=notes), hooks)
 
 

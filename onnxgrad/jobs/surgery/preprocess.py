@@ -26,9 +26,10 @@ from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.shared_weights import Files, sharing
 from onnxgrad.ir.types import Array, numpy_dtype
 from onnxgrad.ir.var import Var
+from onnxgrad.jobs.groups import Proof
 from onnxgrad.jobs.hooks import Hooks, Proved, write_if_proved
 from onnxgrad.jobs.proving import Run, proved, running
-from onnxgrad.jobs.surgery.declarations import PreprocessOptions
+from onnxgrad.jobs.surgery.declarations import PreprocessOptions, Steps
 from onnxgrad.jobs.surgery.fixed_dims import fix
 from onnxgrad.name_lists import names_among
 from onnxgrad.passes.convert_opset import hide_weight_inputs
@@ -101,31 +102,84 @@ def preprocess(model: ModelLike, options: PreprocessOptions, hooks: Hooks) -> Pr
         hooks.on_read(program)
         if not options.before and not options.after and options.config is None:
             raise InputError(f"no steps are named: see {option('--before and --after', 'before')}")
-        if program.proto.training_info:
-            raise InputError("the model holds a training step (training_info): export it first")
-        hide_weight_inputs(program)
-        graph = to_proto(program).graph
-        texts = {name: (text, where) for name, text, where in _before(graph, options)}
-        texts, read = _with_config(program, texts, options.config)
-        before = [_Preparation(name, *steps_before(*text)) for name, text in texts.items()]
-        after = [
-            _Ending(names, steps_after(text, where))
-            for names, text, where in _after(program, options)
-        ]
-        raised, note = raise_opset(program) if program.opset < _OLDEST_OPSET else (program, "")
-        made, plans, notes = _joined(raised, before, after, options)
-        report = None
+        stepped, report = with_steps(program, options), None
         if options.verify:
             with sharing() as files:
                 run = running(files.original(load_own(settled(model))), options)
-                expected = _expected(made, before, after, run, program)
-                report = _proved(made, expected, plans, options, files)
-            doubts = [*filter(None, (doubt for ending in after for doubt in ending.doubts))]
-            if not report.ok:
-                report = replace(report, unproved=(*doubts[:1], *report.unproved))
-        return write_if_proved(
-            Proved(made, report, notes=[*filter(None, [note]), *read, *notes]), hooks
-        )
+                report = stepped.proved(stepped.expected(run), options, files)
+        return write_if_proved(Proved(stepped.program, report, notes=stepped.notes), hooks)
+
+
+def with_steps(program: Program, options: Steps) -> Stepped:
+    """Returns a model with steps before its inputs and after its outputs. Raises InputError for
+    steps that do not fit it.
+    """
+    if program.proto.training_info:
+        raise InputError("the model holds a training step (training_info): export it first")
+    hide_weight_inputs(program)
+    graph = to_proto(program).graph
+    texts = {name: (text, where) for name, text, where in _before(graph, options)}
+    texts, read = _with_config(program, texts, options.config)
+    before = [_Preparation(name, *steps_before(*text)) for name, text in texts.items()]
+    after = [
+        _Ending(names, steps_after(text, where)) for names, text, where in _after(program, options)
+    ]
+    raised, note = raise_opset(program) if program.opset < _OLDEST_OPSET else (program, "")
+    made, plans, notes = _joined(raised, before, after, options)
+    dtypes = {v.name: v.dtype for v in program.main.inputs}
+    return Stepped(made, before, after, dtypes, plans, [*filter(None, [note]), *read, *notes])
+
+
+@frozen
+class Stepped:
+    """A model with steps around it. `dtypes` are those of the inputs without the steps; `plans`
+    sizes of the new inputs for the proof.
+    """
+
+    program: Program
+    before: Sequence[_Preparation]
+    after: Sequence[_Ending]
+    dtypes: Mapping[str, int]
+    plans: Sequence[Mapping[str, int]]
+    notes: Sequence[str]
+
+    def expected(self, run: Run) -> Run:
+        """Returns the function that computes the outputs: the steps in NumPy, and the model, which
+        `run` runs, between.
+        """
+        new = {name for ending in self.after for name in ending.results.values()}
+        outputs = [v.name for v in self.program.main.outputs if v.name not in new]
+
+        def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
+            own, frames = dict(feeds), []
+            for p in self.before:
+                at = p.compute(feeds[p.name])
+                dtype = numpy_dtype(self.dtypes[p.name])
+                own[p.name] = np.ascontiguousarray(at.value.astype(dtype))
+                frames += [at.frame] if at.frame is not None else []
+            found = run(own)
+            results: dict[str, Any] = {name: found[name] for name in outputs if name in found}
+            for ending in self.after:
+                values: dict[str, Array] = {name: np.asarray(found[name]) for name in ending.names}
+                results |= ending.compute(values, frames[0] if len(frames) == 1 else None)
+            return results
+
+        return expected
+
+    def proved(self, expected: Run, options: Proof, files: Files) -> Report:
+        """Returns the report of the proof: on the caller's inputs, else on generated ones of two
+        sizes.
+        """
+        given, plans = options.dims or {}, self.plans
+        if options.inputs is not None or not plans[0] or plans[0].keys() <= given.keys():
+            report = proved(self.program, expected, options, files)
+        else:
+            each = [options.having(dims={**plan, **given}) for plan in plans]
+            report = Report.merge([proved(self.program, expected, o, files) for o in each])
+        doubts = [*filter(None, (doubt for ending in self.after for doubt in ending.doubts))]
+        if report.ok:
+            return report
+        return replace(report, unproved=(*doubts[:1], *report.unproved))
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -144,7 +198,7 @@ def _by_name(given: str | Mapping[str, str] | None, known: Sequence[str]) -> dic
     return found
 
 
-def _before(graph: Any, options: PreprocessOptions) -> Iterator[tuple[str, str, str]]:
+def _before(graph: Any, options: Steps) -> Iterator[tuple[str, str, str]]:
     """Yields input, steps and the name of the option. Raises InputError."""
     known = [v.name for v in required_inputs(graph)]
     for name, text in _by_name(options.before, known).items():
@@ -181,7 +235,7 @@ def _with_config(
     return {**texts, name: (text, where)}, [f"{name}: {text}"]
 
 
-def _after(program: Program, options: PreprocessOptions) -> Iterator[tuple[list[str], str, str]]:
+def _after(program: Program, options: Steps) -> Iterator[tuple[list[str], str, str]]:
     """Yields outputs, heads and the name of the option. Raises InputError."""
     known = [v.name for v in program.main.outputs]
     read = set[str]()
@@ -231,7 +285,7 @@ def _joined(
     program: Program,
     before: Sequence[_Preparation],
     after: Sequence[_Ending],
-    options: PreprocessOptions,
+    options: Steps,
 ) -> tuple[Program, list[dict[str, int]], list[str]]:
     """Returns the model with all steps, sizes of the new inputs for the proof, two for each, around
     the size that the model reads, and notes on symbols that have one size now. Raises InputError.
@@ -327,7 +381,7 @@ def _fitting(x: Var, own: Var, name: str) -> Var:
     return x if x.dtype == own.dtype else op.Cast(x, to=own.dtype)
 
 
-def _end(made: Program, ending: _Ending, frame: Frame | None, options: PreprocessOptions) -> None:
+def _end(made: Program, ending: _Ending, frame: Frame | None, options: Steps) -> None:
     """Emits the heads of outputs, which they replace."""
     block = made.main
     read = {v.name: v for v in block.outputs if v.name in ending.names}
@@ -347,52 +401,3 @@ def _end(made: Program, ending: _Ending, frame: Frame | None, options: Preproces
                 v.rename(made.names.fresh(name))
         block.add_output(v)
         ending.results[name] = v.name
-
-
-# ---- the proof -----------------------------------------------------------------------------------
-
-
-def _expected(
-    made: Program,
-    before: Sequence[_Preparation],
-    after: Sequence[_Ending],
-    run: Run,
-    original: Program,
-) -> Run:
-    """Returns the function that computes the outputs: the steps in NumPy, and the model between."""
-    dtypes = {v.name: v.dtype for v in original.main.inputs}
-    new = {name for ending in after for name in ending.results.values()}
-    outputs = [v.name for v in made.main.outputs if v.name not in new]
-
-    def expected(feeds: Mapping[str, Any]) -> dict[str, Any]:
-        own, frames = dict(feeds), []
-        for p in before:
-            at = p.compute(feeds[p.name])
-            own[p.name] = np.ascontiguousarray(at.value.astype(numpy_dtype(dtypes[p.name])))
-            frames += [at.frame] if at.frame is not None else []
-        found = run(own)
-        results: dict[str, Any] = {name: found[name] for name in outputs}
-        for ending in after:
-            values: dict[str, Array] = {name: np.asarray(found[name]) for name in ending.names}
-            results |= ending.compute(values, frames[0] if len(frames) == 1 else None)
-        return results
-
-    return expected
-
-
-def _proved(
-    made: Program,
-    expected: Run,
-    plans: Sequence[Mapping[str, int]],
-    options: PreprocessOptions,
-    files: Files,
-) -> Report:
-    """Returns the report of the proof: on the caller's inputs, else on generated ones of two
-    sizes.
-    """
-    given = options.dims or {}
-    if options.inputs is not None or not plans[0] or plans[0].keys() <= given.keys():
-        return proved(made, expected, options, files)
-    return Report.merge(
-        [proved(made, expected, options.having(dims={**plan, **given}), files) for plan in plans]
-    )

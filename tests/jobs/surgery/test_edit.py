@@ -20,6 +20,8 @@ from onnxgrad.ir.load import load
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.surgery import edit as job
+from onnxgrad.transform.preprocessing.images import Scale
+from onnxgrad.transform.preprocessing.steps import Prepared
 from onnxgrad.verify.feeds.generate import feeds_for
 from onnxgrad.verify.running.session import run
 from tests.helpers import interface, parse
@@ -411,3 +413,47 @@ def test_names_with_commas_are_several_unless_a_value_has_the_name() -> None:
     joined = onnxgrad.join(model, parse("g (float[N,2] h) => (float[N,2] z) { z = Exp (h) }"),
                            map={"h,t": "h"}, keep_output="h,t")  # fmt: skip
     assert interface(joined)[1] == ["h,t", "t", "y", "z"]
+
+
+def test_steps_and_presets_come_after_the_other_changes() -> None:
+    model = parse("""g (float[N,3,4,4] x, float k) => (float[N,3] y, float[N,3] z) {
+        m = GlobalAveragePool (x) f = Flatten (m) y = Mul (f, k) z = Neg (y) }""")
+    made = onnxgrad.edit(
+        model, bind={"k": 50}, rename={"x": "image", "y": "logits"}, add_output="f",
+        drop_output="z", before="resize{size=[4,4]},to-float", after={"logits": "softmax,argmax"},
+    )  # fmt: skip
+    assert interface(made) == (["image"], ["f", "classes"])
+    photo = np.zeros((2, 9, 7, 3), np.uint8)
+    photo[0, :, :, 2] = photo[1, :, :, 1] = 255
+    found = run(made, {"image": photo})
+    assert found["classes"].tolist() == [2, 1]
+    assert np.allclose(found["f"], [[0, 0, 1], [0, 1, 0]])
+    twice = onnxgrad.edit(model, bind={"k": 50}, rename={"x": "image"}, verify=False)
+    twice = onnxgrad.preprocess(twice, {"image": "resize{size=[4,4]},to-float"}, verify=False)
+    once = onnxgrad.edit(
+        model, bind={"k": 50}, rename={"x": "image"}, before="resize{size=[4,4]},to-float"
+    )
+    assert once.SerializeToString() == twice.SerializeToString()
+    with pytest.raises(InputError, match="no input is called 'x'"):
+        onnxgrad.edit(model, rename={"x": "image"}, before={"x": "to-float"})
+
+
+def test_steps_are_proved_against_the_given_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse(
+        "g (float[1,3,4,4] x) => (float[1,3] y) { m = GlobalAveragePool (x) y = Flatten (m) }"
+    )
+
+    def emit(self: Scale, at: Prepared) -> Prepared:
+        return replace(at, value=at.value * np.float32(1.01))
+
+    monkeypatch.setattr(Scale, "emit", emit)
+    with pytest.raises(NotProved, match="DIFFERENT"):
+        onnxgrad.edit(model, rename={"y": "z"}, before="image{dtype=float32},scale{factor=1}")
+
+
+def test_a_table_of_edits_has_steps_in_a_table_of_their_own() -> None:
+    model = parse("g (float[1,3] x) => (float[1,3] y) { y = Neg (x) }")
+    with pytest.raises(InputError, match="after: unknown key 'after'"):
+        onnxgrad.optimize(model, after={"after": "argmax"})
+    made = onnxgrad.optimize(model, after={"preprocess": {"after": "argmax"}})
+    assert interface(made)[1] == ["classes"]
