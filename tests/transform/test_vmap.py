@@ -11,7 +11,7 @@ import pytest
 import onnxgrad
 from onnxgrad.batching import registry
 from onnxgrad.cli.app import main
-from onnxgrad.errors import InputError
+from onnxgrad.errors import InputError, NotProved
 from onnxgrad.ir.load import load_own
 from onnxgrad.ir.save import to_proto
 from onnxgrad.jobs.hooks import Hooks
@@ -447,3 +447,41 @@ def test_names_of_inputs_separated_by_commas() -> None:
     assert (
         onnxgrad.vmap(comma, "x,n").graph.input[1].type == comma.graph.input[1].type
     )  # the name itself
+
+
+@pytest.mark.filterwarnings("ignore:no requested value reaches")
+@pytest.mark.parametrize(
+    "nodes", ["z = Floor(x)", "z = Sign(x)", "o = Constant<value_float = 2.0>() z = Mul(x, o)"]
+)
+def test_derivatives_that_depend_on_no_value(nodes: str) -> None:
+    """Their rows are equal wherever they are, so equal rows prove no less."""
+    model = parse(
+        f"g (float[3] x) => (float y) {{ {nodes} y = ReduceSum<keepdims = 0>(z) }}", opset=21
+    )
+    zero = onnxgrad.edit(onnxgrad.gradient(model, "x", "y"), drop_output="y", verify=False)
+    made = onnxgrad.vmap(zero, "x")
+    found = run(made, {v.name: np.ones((4, 3), np.float32) for v in made.graph.input})["x_grad"]
+    assert found.tolist() == [[2.0 if "Mul" in nodes else 0.0] * 3] * 4
+
+
+def test_rows_that_are_equal_by_chance_are_not_proved() -> None:
+    model = parse(
+        "g (float[3] x) => (float[3] y) { h = Tanh(x) y = Floor(h) z = Sub(y, y) }", opset=21
+    )
+    model.graph.output[0].name = "z"
+    with pytest.raises(NotProved, match="every row has the same z"):
+        onnxgrad.vmap(model, "x")
+
+
+def test_a_loop_without_turns() -> None:
+    model = parse(
+        """g (float[3] x) => (float[3] y, float[T,3] s) {
+      n = Constant<value_int = 0>() c = Constant<value = bool {1}>()
+      y, s = Loop(n, c, x) <body = b (int64 i, bool k, float[3] h) => (bool kk, float[3] hh, float[3] o) {
+        kk = Identity(k) hh = Tanh(h) o = Mul(hh, h) }> }""",
+        opset=21,
+    )
+    made = onnxgrad.vmap(model, "x", allow_same="s")
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    found = run(made, {"x": x})
+    assert np.array_equal(found["y"], x) and found["s"].shape == (4, 0, 3)

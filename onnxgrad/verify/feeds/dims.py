@@ -4,7 +4,8 @@ A symbol is a `dim_param`. An unnamed or meaningless dimension (absent, negative
 at axis 1 is called `x.1`. A `dim_param` may be a formula of other symbols ("past + 1", "2*s0",
 "max(n - 2, 0)"): sizes are chosen for symbols only, and formulas are evaluated.
 
-The rank of an input `x` without a shape is chosen as a size is; it is called `x.rank`.
+The rank of an input `x` without a shape is chosen as a size is; it is called `x.rank`, and the
+sizes of its axes `x.0`, `x.1` and so on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import onnx
@@ -41,9 +42,10 @@ _SPELT = re.compile(r"'([^']+)'|[^\W\d]\w*(?:[.:][\w.:]*)")
 _MADE = "name_in_hex_"
 _FALLBACK_SIZES = (16, 32, 64, 128, 224, 256, 320, 512, 640, 1024, 4, 3, 2, 1536, 4096, 16000)
 
-# ranks to try for inputs without a shape, and the first sizes of their axes, which differ
-_RANKS = (2, 3, 4, 1, 0)
+# the first sizes of the axes of inputs without a shape, which differ
 _AXES = (2, 3, 4, 5)
+# ranks to try for such inputs, and the size of all axes if one is needed, as in x @ x
+_SHAPES = ((2, 0), (3, 0), (4, 0), (2, 4), (3, 4), (4, 4), (1, 0), (0, 0))
 
 
 def required_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
@@ -79,6 +81,17 @@ def rank_of(name: str) -> str:
     return f"{name}.rank"
 
 
+def _axis(rank: str, axis: int) -> str:
+    """Returns the name of the size of an axis of the input whose rank has this name."""
+    return f"{rank.removesuffix('.rank')}.{axis}"
+
+
+def _is_axis(name: str, ranks: Sequence[str]) -> bool:
+    """Whether a name is that of a size of an input without a shape."""
+    owner, _, axis = name.rpartition(".")
+    return rank_of(owner) in ranks and axis.isdecimal()
+
+
 def shape_at(name: str, kind: onnx.TypeProto.Tensor, sizes: Mapping[str, int]) -> list[int]:
     """Returns the shape of an input at these sizes. Raises InputError for a symbol without a
     size.
@@ -86,7 +99,8 @@ def shape_at(name: str, kind: onnx.TypeProto.Tensor, sizes: Mapping[str, int]) -
     shape = shape_of(name, kind)
     if shape is None:
         rank = sizes.get(rank_of(name), 0)
-        return [*_AXES, *[2] * rank][:rank]
+        usual = [*_AXES, *[2] * rank][:rank]
+        return [sizes.get(_axis(rank_of(name), i), size) for i, size in enumerate(usual)]
     return [evaluate(dim, sizes) for dim in shape]
 
 
@@ -223,14 +237,14 @@ def dim_plans(
     The first plan is generic (batch 2, length 8, spatial 64). The second has batch and length 1,
     the third only batch 1, because a picture of one pixel tests little. The others are fallbacks
     for models that need a particular size. Inputs without a shape have rank 2 and then 3 at the
-    first sizes, and other ranks if the model needs these. A model without symbols has one empty
-    plan. Raises InputError for a name in `dims` that no input has.
+    first sizes, and other ranks and equal sizes if the model needs these. A model without symbols
+    has one empty plan. Raises InputError for a name in `dims` that no input has.
     """
     found, ranks = roles(model.graph), unknown_ranks(model.graph)
     fixed = dict(dims or {})
     for name, size in fixed.items():
         where = option(f"--dim {name}={size}", f"dims={fixed}")
-        if name not in found and name not in ranks:
+        if name not in found and name not in ranks and not _is_axis(name, ranks):
             known = ", ".join([*found, *ranks]) or "none"
             raise InputError(f"{where}: no input has a dimension {name!r} (dimensions: {known})")
         if size < 0:
@@ -238,13 +252,16 @@ def dim_plans(
     sizes = [(2, 8, 64), (1, 1, 96), (1, 5, 96), (1, 1, 64), (1, 5, 64), (2, 8, 96), (1, 1, 1)]
     sizes += [(batch, size, size) for size in _FALLBACK_SIZES for batch in (2, 1)]
     plans: list[dict[str, int]] = []
-    tries = [(some, rank) for some in sizes[:2] for rank in _RANKS]
+    tries = [(some, shape) for some in sizes[:2] for shape in _SHAPES]
     # the first two plans differ in sizes and in ranks
-    tries = [tries[0], (sizes[1], _RANKS[1]), *tries[1:], *((some, 0) for some in sizes[2:])]
-    for (batch, length, spatial), rank in tries:
+    tries = [tries[0], (sizes[1], _SHAPES[1]), *tries[1:]]
+    tries += [(some, _SHAPES[-1]) for some in sizes[2:]]
+    for (batch, length, spatial), (rank, size) in tries:
         by_role = {_BATCH: batch, _LENGTH: length, _SPATIAL: spatial}
         plan = _with_total({symbol: by_role[role] for symbol, role in found.items()})
-        plan |= dict.fromkeys(ranks, rank) | fixed
+        plan |= dict.fromkeys(ranks, rank)
+        plan |= {_axis(name, i): size for name in ranks for i in range(rank if size else 0)}
+        plan |= fixed
         if plan not in plans:
             plans.append(plan)
     return plans

@@ -349,9 +349,20 @@ def _text(uses: Uses, shape: list[int], rng: np.random.Generator) -> np.ndarray[
 
 
 def _real(slot: Slot, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    if slot.uses.images is not None and shape[-1:] == [5]:
+        return _regions(slot.uses.images, shape[:-1], rng)
     if slot.low > -math.inf and slot.high < math.inf:
         return rng.uniform(slot.low, slot.high, shape)
     return rng.standard_normal(shape)
+
+
+def _regions(
+    images: tuple[int, int, int], shape: list[int], rng: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    """Returns regions of images: the image, left, top, right and bottom."""
+    count, height, width = images
+    ends = np.sort(rng.uniform(size=[*shape, 2, 2]), axis=-2) * [width, height]
+    return np.concatenate([rng.integers(0, count, [*shape, 1]), ends.reshape(*shape, 4)], axis=-1)
 
 
 _DRAWN: dict[str, Callable[[Slot, list[int], np.random.Generator], Any]] = {

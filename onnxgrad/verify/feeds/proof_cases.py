@@ -304,7 +304,9 @@ def _refused(model: onnx.ModelProto, error: RunFailed) -> str:
     if error.stage == "load":  # whatever the inputs
         return f"the original model does not load in onnxruntime: {error.reason}"
     name = model.graph.input[0].name if model.graph.input else "NAME"
-    symbols = [*roles(model.graph), *unknown_ranks(model.graph)][:4]
+    ranks = unknown_ranks(model.graph)
+    axes = [name.replace(".rank", ".0") for name in ranks]
+    symbols = [*roles(model.graph), *(n for pair in zip(ranks, axes) for n in pair)][:4]
     sizes = f" or sizes with {dim_option(*symbols)}" if symbols else ""
     return (
         f"the original model does not run on generated inputs: {error.reason}; "

@@ -101,6 +101,8 @@ class Uses:
     # tables whose rows it selects, by scale * x + offset
     tables: list[tuple[str, float, float]] = field(default_factory=list)
     distinct: Distinct | None = None  # places that its elements name at most once
+    # sizes of a batch of images whose regions its rows are: image, left, top, right, bottom
+    images: tuple[int, int, int] | None = None
     # a mask whose rows count keys: so many must be 1
     least_ones: int = 1
     declared: bool = False  # the model's metadata declare its range
@@ -267,6 +269,9 @@ def _limit_unmoved(
         uses.within(*_DOMAINS[place])
     if place in _WHOLE_DOMAINS:
         uses.within(*_WHOLE_DOMAINS[place])
+    if place == ("MaxRoiPool", 1):
+        count, height, width = (flow.size((scope, node.input[0]), axis) for axis in (0, 2, 3))
+        uses.images = (count or 1, height or 1, width or 1)
     if place not in NAMES_PLACES or not node.output:
         return
     data, indices, result = (

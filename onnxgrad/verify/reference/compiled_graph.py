@@ -20,6 +20,7 @@ from onnxgrad.ir.protobufs import scheduled
 from onnxgrad.ir.storage.lazy_arrays import LazyArray, drawn, elementwise
 from onnxgrad.verify.coverage.targets import Targets, Watch
 from onnxgrad.verify.reference.kernels import BOUNDED, CONTRACTIONS, Call, Unsupported
+from onnxgrad.verify.reference.kernels.registry import Body
 from onnxgrad.verify.reference.moved_constants import MovedConstants
 from onnxgrad.verify.values import attribute_value, widen
 from onnxgrad.wording import one_line
@@ -138,7 +139,9 @@ def _arrays(value: Any) -> list[Any]:
 
 
 class Graph:
-    """A graph, subgraph or function body, compiled to steps."""
+    """A graph, subgraph or function body, compiled to steps. `unturned`: what onnxruntime returns
+    of each output of a loop body that never ran.
+    """
 
     def __init__(
         self,
@@ -148,8 +151,10 @@ class Graph:
         outputs: Sequence[str],
         initial: Env,
         opsets: Mapping[str, int],
+        unturned: Sequence[Any] = (),
     ) -> None:
         self.owner = owner
+        self.unturned = unturned
         self.opsets = opsets
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -373,12 +378,12 @@ def _prepared(step: Step, env: Env, clock: Clock) -> Call:
     if not step.bodies:
         return call
 
-    def close(graph: Graph) -> Callable[..., tuple[Any, ...]]:
+    def close(graph: Graph) -> Body:
         def run(*arguments: Any) -> tuple[Any, ...]:
             step.turns += 1
             return graph.run(arguments, env, clock)
 
-        return run
+        return Body(run, graph.unturned)
 
     attributes = {k: close(v) if isinstance(v, Graph) else v for k, v in call.attributes.items()}
     return replace(call, attributes=attributes)

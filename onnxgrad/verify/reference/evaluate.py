@@ -24,10 +24,12 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import elements
 from onnxgrad.ir.storage.stored_arrays import is_storable, stored
+from onnxgrad.ir.types import Array
 from onnxgrad.verify.coverage.counters import Goal, Item, Reach, joined
 from onnxgrad.verify.coverage.targets import Targets
 from onnxgrad.verify.reference.compiled_graph import Clock, Env, Graph, Kept, Run
 from onnxgrad.verify.reference.kernels import CONTRACTIONS, KERNELS, UNTIL, Call, Unsupported
+from onnxgrad.verify.reference.kernels.control_flow import dtype_of
 from onnxgrad.verify.reference.moved_constants import MovedConstants, Roundings
 from onnxgrad.verify.reference.onnx_reference_kernels import borrow
 from onnxgrad.verify.reference.user_operators import OWN, call_own
@@ -61,6 +63,14 @@ def _run_own(
     """Runs a user's operator."""
     outputs = max((i for i, name in enumerate(call.outputs, 1) if name), default=0)
     return tuple(call_own(function, outputs, list(values), call.attributes))
+
+
+def _unturned(kind: onnx.TypeProto.Tensor) -> Array:
+    """Returns what onnxruntime returns of an output of a loop body without turns: no rows of its
+    declared sizes, of which those that are not fixed are 0.
+    """
+    code = kind.elem_type or onnx.TensorProto.FLOAT
+    return np.zeros((0, *(max(d.dim_value, 0) for d in kind.shape.dim)), dtype_of(code))
 
 
 class _Function:
@@ -267,7 +277,8 @@ class Reference:
         initial: Env = {t.name: self._constant(t) for t in graph.initializer}
         initial |= {t.values.name: dense(t) for t in graph.sparse_initializer}
         inputs, outputs = [v.name for v in graph.input], [v.name for v in graph.output]
-        return Graph(self, graph.node, inputs, outputs, initial, opsets)
+        unturned = [_unturned(v.type.tensor_type) for v in graph.output]
+        return Graph(self, graph.node, inputs, outputs, initial, opsets, unturned)
 
     def _constant(self, tensor: onnx.TensorProto) -> Any:
         if self._folder is not None and is_storable(tensor):

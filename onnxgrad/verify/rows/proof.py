@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 from onnxgrad.errors import CannotRun, InputError
 from onnxgrad.frozen import frozen
-from onnxgrad.ir.protobufs import model_nodes
+from onnxgrad.ir.protobufs import model_nodes, reads, scheduled
 from onnxgrad.verify.bounds import Bounds
 from onnxgrad.verify.compare import Difference, finite_elements
 from onnxgrad.verify.coverage.summary import Coverage
@@ -83,6 +83,17 @@ class RowProof:
     @cached_property
     def _proto(self) -> ModelProto:
         return proof_model(self.original).proto
+
+    @cached_property
+    def _constant(self) -> set[str]:
+        """The outputs that depend on no value of a row, only on sizes, such as a gradient that is
+        zero everywhere.
+        """
+        behind = {*self.rows.inputs}
+        for node in scheduled(list(self._proto.graph.node)):
+            if node.op_type not in ("Shape", "Size") and not behind.isdisjoint(reads(node)):
+                behind.update(filter(None, node.output))
+        return {*self.rows.outputs} - behind
 
     def report(self) -> Report:
         """Compares rows with the original's runs at several batches, in onnxruntime and in float64,
@@ -220,6 +231,7 @@ class RowProof:
 
     def _not_allowed(self, same: Sequence[str]) -> list[str]:
         """Returns the outputs among `same`, equal in every row, that need a difference."""
+        same = [n for n in same if n not in self._constant]
         if self.allow_same is None:
             return [*same] if len(same) == len(self._with_rows()) else []
         return [n for n in same if n not in self.allow_same]

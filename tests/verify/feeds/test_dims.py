@@ -6,6 +6,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.verify import verify
 from onnxgrad.verify.feeds.dims import dim_plans, evaluate, roles, shape_at
 from tests.helpers import parse
 
@@ -92,6 +93,25 @@ def test_a_rank_is_chosen_for_an_input_without_a_shape() -> None:
     assert shape_at("x", x, {"x.rank": 3}) == [2, 3, 4] and not shape_at("x", x, {"x.rank": 0})
     with pytest.raises(InputError, match=r"no input has a dimension 'z.rank' .*: N, x.rank"):
         dim_plans(model, {"z.rank": 1})
+
+
+def test_axes_of_an_input_without_a_shape_have_equal_sizes_if_those_run() -> None:
+    model = parse("g (float[] q, float[] k) => (float[] y) { y = MatMul(q, k) }")
+    plans = dim_plans(model)
+    sides = {"q.0": 4, "q.1": 4, "k.0": 4, "k.1": 4}
+    assert {"q.rank": 2, "k.rank": 2, **sides} in plans[2:6]
+    assert not sides.keys() & plans[0].keys() and not sides.keys() & plans[1].keys()
+    given = {"q.rank": 2, "k.rank": 2, "q.0": 6, "q.1": 5, "k.0": 5}
+    assert all(given.items() <= plan.items() for plan in dim_plans(model, given))
+    kinds = [v.type.tensor_type for v in model.graph.input]
+    assert [shape_at(n, k, given) for n, k in zip("qk", kinds, strict=True)] == [[6, 5], [5, 3]]
+    with pytest.raises(InputError, match=r"no input has a dimension 'z\.0'"):
+        dim_plans(model, {"z.0": 1})
+    for text in ("MatMul(q, k)", "Gemm(q, k)"):
+        model.graph.node[0].CopyFrom(
+            parse(f"g (float[] q, float[] k) => (float[] y) {{ y = {text} }}").graph.node[0]
+        )
+        assert {case.dims["q.rank"] for case in verify(model, model).cases} >= {2}
 
 
 def test_initializers_that_are_inputs_ask_for_nothing() -> None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from onnxgrad.errors import InputError
+from onnxgrad.verify import verify
 from onnxgrad.verify.feeds.generate import bound_by, feeds_for
 from onnxgrad.verify.reference.evaluate import reference
 from onnxgrad.verify.running.session import run
@@ -156,6 +157,18 @@ def test_domains() -> None:
 def test_where_a_function_is_real_and_finite(op: str) -> None:
     model = parse(f"g (float[999] x) => (float[999] y) {{ y = {op}(x) }}")
     assert np.isfinite(reference(model, feeds_for(model, seed=0))["y"]).all()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_regions_lie_in_their_image(batch: int) -> None:
+    model = parse(f"""g (float[{batch},2,9,6] x, float[40,5] r) => (float[40,2,2,2] y) {{
+      s = Relu(x) q = Identity(r) y = MaxRoiPool <pooled_shape = [2, 2]> (s, q) }}""")
+    feeds = feeds_for(model, seed=0)
+    image, left, top, right, bottom = feeds["r"].T
+    assert {*image.tolist()} == {*range(batch)}
+    assert (left >= 0).all() and (left <= right).all() and (right <= 6).all() and right.max() > 4
+    assert (top >= 0).all() and (top <= bottom).all() and (bottom <= 9).all() and bottom.max() > 6
+    assert verify(model, model).ok
 
 
 def test_lengths_fit_their_sequence() -> None:

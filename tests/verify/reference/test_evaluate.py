@@ -183,6 +183,23 @@ def test_a_loop_that_never_runs_and_a_nested_one() -> None:
     assert found["y"] == 1 and found["s"].size == 0
 
 
+@pytest.mark.parametrize("turns", [0, 2])
+@pytest.mark.parametrize("shape", ["[]", "[3]", "[2,3]", "[N,3]"])
+def test_scan_outputs_have_the_sizes_of_onnxruntime(shape: str, turns: int) -> None:
+    """Also if the loop makes no turn: those that its body declares, and 0 for an open size."""
+    model = parse(
+        f"""g (int64 n, float{shape} x) => (float{shape} y, s) {{
+      y, s = Loop(n, , x) <body = b (int64 i, bool c, float{shape} v) => (bool d, float{shape} w, float{shape} o) {{
+        d = Identity(c) w = Tanh(v) o = Mul(v, v) }}> }}""".replace("[]", "")
+    )
+    model.graph.output[1].type.tensor_type.elem_type = 1
+    sizes = [int(d.replace("N", "2")) for d in shape[1:-1].split(",") if d]
+    feeds = {"n": np.array(turns), "x": np.full(sizes, 0.5, np.float32)}
+    expected = run(model, feeds)["s"]
+    found = reference(model, feeds)["s"]
+    assert found.shape == expected.shape and np.allclose(found, expected)
+
+
 def test_what_it_cannot_do_is_said() -> None:
     x = {"x": np.ones(2, np.float32)}
     with pytest.raises(Unsupported, match="my::Op is not known"):

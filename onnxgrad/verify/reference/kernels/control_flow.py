@@ -35,9 +35,6 @@ def if_(call: Call, condition: Array) -> tuple[Any, ...]:
 
 @kernel("Loop", why="missing")
 def loop(call: Call, trips: Array | None, condition: Array | None, *state: Any) -> tuple[Any, ...]:
-    """Raises Unsupported if a loop with scan outputs never ran, because their shapes are
-    unknown.
-    """
     carried = list(state)
     columns: list[list[Any]] = []
     going = condition is None or bool(np.asarray(condition).reshape(-1)[0])
@@ -52,8 +49,8 @@ def loop(call: Call, trips: Array | None, condition: Array | None, *state: Any) 
             column.append(value)
         going = bool(np.asarray(keep).reshape(-1)[0])
     if not columns:
-        columns = [[] for _ in call.outputs[len(state) :]]
-    return (*carried, *(np.stack(c) if c else np.zeros((0,)) for c in columns))
+        return (*carried, *call["body"].unturned[1 + len(state) :])
+    return (*carried, *map(np.stack, columns))
 
 
 @kernel("Scan", why="missing")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,9 +17,22 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @frozen
+class Body:
+    """A subgraph of a node at run time: `body(*values)` runs it. `unturned`: what onnxruntime
+    returns of each output of a Loop that makes no turn, without rows.
+    """
+
+    run: Callable[..., tuple[Any, ...]]
+    unturned: Sequence[Array] = ()
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        return self.run(*values)
+
+
+@frozen
 class Call:
     """One node at run time. `attributes` are Python values, with the schema's defaults filled in
-    and subgraphs as callables `body(*values) -> list`.
+    and subgraphs as a `Body`.
     """
 
     op_type: str
