@@ -356,6 +356,8 @@ def check_argument(kind: Any, value: Any, where: str) -> None:
     """Raises InputError if an argument of a function has none of the annotated types, which may be
     classes and functions. One text is accepted as a list of names.
     """
+    if kind is str and type(value) is str:
+        return
     kinds = [k for k in _parts(kind) if k is not type(None)]
     if (value is None and len(kinds) < len(_parts(kind))) or any(_fits(k, value) for k in kinds):
         return

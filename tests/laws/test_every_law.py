@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
 
 import pytest
 
 from onnxgrad.rewrite import slips
+from onnxgrad.rewrite.attempt import unknown_parameters
+from onnxgrad.rewrite.combine import Family
+from onnxgrad.rewrite.pattern import names_in
+from onnxgrad.rewrite.worklist import Rule
 from scripts.sweep_laws import laws, sweep
 
 
@@ -15,6 +21,24 @@ def as_it_was() -> Iterator[None]:
     """The sweep counts slips, where tests make errors of them."""
     yield
     slips.raising = True
+
+
+def test_each_law_requires_what_its_pattern_captures() -> None:
+    """`rewrite` and `combine` check this for laws of callers alone."""
+    modules = [
+        importlib.import_module(module.name)
+        for package in ("laws", "passes", "grad", "batching")
+        for module in pkgutil.walk_packages(
+            importlib.import_module(f"onnxgrad.{package}").__path__, f"onnxgrad.{package}."
+        )
+    ]
+    found = {id(v): v for m in modules for v in vars(m).values() if isinstance(v, (Rule, Family))}
+    for law in found.values():
+        names, is_rule = names_in(law.pattern), isinstance(law, Rule)
+        more = ("root",) if is_rule else ("roots", "group")
+        assert unknown_parameters(law.build, {*names, *more}) == [], law.name
+        assert is_rule or unknown_parameters(law.by, {*names, "root"}) == [], law.name
+    assert len(found) > 150
 
 
 def test_each_law_on_models_that_it_rewrites_and_declines() -> None:
