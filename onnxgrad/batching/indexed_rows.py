@@ -73,6 +73,24 @@ def gather_nd(at: Site) -> Layout:
     return Layout(0)
 
 
+@in_place("ScatterND")
+def scatter_nd(at: Site) -> Layout:
+    """Rows stay on an axis behind those that shared indices choose from."""
+    data, updates, read = at.at(0), at.at(2), at.sizes(1)[-1]
+    if at.at(1) is not None or not isinstance(read, int):
+        raise Refused("no rule in place")
+    behind = at.rank(1) - 1 - read
+    rows = data or updates
+    if rows is None or rows.own:
+        raise Refused("no rule in place")
+    axis = rows.axis if data is not None else rows.axis - behind
+    if axis < read:
+        raise Refused("it scatters along the rows")
+    place = Layout(axis, rows.outer)
+    at.arrange({0: place, 2: Layout(axis + behind, rows.outer)})
+    return place
+
+
 def _constant(at: Site) -> Indices:
     """Returns the indices. Raises Refused if they are computed."""
     v = at.operand(1)

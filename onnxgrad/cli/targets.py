@@ -21,6 +21,7 @@ from onnxgrad.ir.storage.atomic_files import is_stream
 from onnxgrad.ir.storage.places import check_output
 from onnxgrad.ir.storage.protection import STDIN, Protected, Writes, protecting, refuse
 from onnxgrad.jobs.declared import FileUse, names_of, options_of
+from onnxgrad.vocabulary import RECORD
 
 
 def target_of(output: str) -> Path | None:
@@ -101,8 +102,12 @@ def _uses(args: argparse.Namespace) -> Iterator[_Use]:
 
 
 def protected(args: argparse.Namespace) -> AbstractContextManager[Protected]:
-    """Protects every file that the arguments name for reading, inside the context."""
+    """Protects every file that the arguments name for reading, and the record that `rebase` finds
+    beside its model, inside the context.
+    """
     names = [name for use in _uses(args) for name in _read_by(use)]
+    if args.command == "rebase":
+        names.append(f"{args.model}{RECORD}")
     names += [
         found
         for name in names

@@ -224,14 +224,19 @@ def _standardised(x: Var, axes: list[int], epsilon: float) -> tuple[Var, Var, Va
 
 
 def trilu(b: Binding) -> tuple[Var]:
-    """Trilu(x, k) = Where(row + k > column, 0, x); lower: Where(column > row + k, 0, x)"""
+    """Trilu(x, k) = Where(row + k > column, 0, x); lower: Where(column > row + k, 0, x)
+
+    onnxruntime has no Where of booleans: And takes its place.
+    """
     x, k = b.operand(0), b.operand(1)
     if x is None or x.rank is None or x.dtype in (0, TensorProto.STRING):
         raise Refused("the rank or the dtype of its operand is not known, or it is a string tensor")
     columns, rows = _positions(x, -1), op.Unsqueeze(_positions(x, -2), [1])
     start = rows if k is None else rows + k
     dropped = op.Greater(start, columns) if b.attr("upper", 1) else op.Greater(columns, start)
-    return (op.Where(dropped, x.dtype != TensorProto.BOOL and 0, x),)
+    if x.dtype == TensorProto.BOOL:
+        return (op.And(op.Not(dropped), x),)
+    return (op.Where(dropped, 0, x),)
 
 
 def _positions(x: Var, axis: int) -> Var:

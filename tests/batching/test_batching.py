@@ -229,6 +229,9 @@ SEVERAL = [
     "g (float[4,3,2] x) => (float[4,2,2] y) <int64[2,2,1] i = {2,0,1,1}> { t = Transpose <perm = [2, 1, 0]> (x)"
     " u = Transpose <perm = [2, 1, 0]> (t) v = Transpose <perm = [1, 2, 0]> (u) g = GatherND (v, i) h = Transpose <perm = [3, 0, 1, 2]> (g)"
     " a = Constant <value_ints = [2]> () y = ReduceSum <keepdims = 0> (h, a) }",
+    "g (float[4,3] x) => (float[4,3] y) <int64[2,1] i = {2, 0}, float[2,4] u = {5,5,5,5,6,6,6,6}> { t = Transpose (x) g = ScatterND (t, i, u) y = Transpose (g) }",
+    "g (float[4,2] x) => (float[4,3] y) <int64[2,1] i = {2, 0}, float[3,4] z = {7,7,7,7,8,8,8,8,9,9,9,9}> { t = Transpose (x)"
+    " g = ScatterND <reduction = \"mul\"> (z, i, t) y = Transpose (g) }",
     "g (float[4,3] x) => (float[4,2] y) <int64[4,2,2] i = {0,2,0,0, 1,2,1,0, 2,2,2,0, 3,2,3,0}> { y = GatherND (x, i) }",
     "g (float[4,T] x) => (float[4,T] y) { y = Softmax (x) }",
     # the last token, by its own number in each row

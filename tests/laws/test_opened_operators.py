@@ -35,6 +35,7 @@ OPENED = {
     "RMSNormalization": (23, 13, "g (float[2,S,4] x) => (float[2,S,4] y) <float[4] s = {1, 2, 3, 4}> { y = RMSNormalization (x, s) }",
         "Mul ReduceMean Add Sqrt Div Mul"),
     "Trilu": (14, 13, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Trilu (x) }", "Where"),
+    "Trilu of booleans": (14, 13, "g (bool[2,3,4] x) => (bool[2,3,4] y) { y = Trilu (x) }", "And"),
     "Trilu at any size": (14, 13, "g (float[2,S,T] x, int64 k) => (float[2,S,T] y) { y = Trilu <upper = 0> (x, k) }",
         "Shape Gather Range Shape Gather Range Unsqueeze Add Greater Where"),
     "Softmax over another axis": (13, 12, "g (float[2,S,3] x) => (float[2,S,3] y) { y = Softmax <axis = 1> (x) }", "ReduceMax Sub Exp ReduceSum Div"),

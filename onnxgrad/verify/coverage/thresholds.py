@@ -204,8 +204,9 @@ class Slices(Counter):
         x = operands[0]
         if not isinstance(x, np.ndarray):
             return
-        if "upper" in attributes and len(operands) > 1 and operands[1] is not None:
-            diagonal = abs(int(np.reshape(operands[1], -1)[0])) + 1
+        if "upper" in attributes:
+            k = operands[1] if len(operands) > 1 else None
+            diagonal = 1 if k is None else abs(int(np.reshape(k, -1)[0])) + 1
             yield from ((x.ndim + i, diagonal, x.shape[i]) for i in (-1, -2) if diagonal > 1)
             return
         for operand in self.fixed:

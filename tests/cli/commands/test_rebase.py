@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 from safetensors.numpy import save_file
 
@@ -52,6 +53,17 @@ def test_a_retrained_export(run: Run, tmp_path: Path) -> None:
     words = ("--weights", tmp_path / "w.safetensors", "-o", tmp_path / "from_file.onnx")
     assert run("rebase", small, *words, "--no-verify", "--record", record).code == 0
     assert out.read_bytes() == (tmp_path / "from_file.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("option", ["-o", "--json"])
+def test_the_record_beside_the_model_stays(run: Run, tmp_path: Path, option: str) -> None:
+    old, small = export(tmp_path / "old.onnx", (1, 2, 3)), tmp_path / "small.onnx"
+    assert run("optimize", old, "-o", small, "--rebasable", "--no-verify").code == 0
+    record = tmp_path / "small.onnx.rebase"
+    before, out = record.read_bytes(), () if option == "-o" else ("-o", tmp_path / "out.onnx")
+    done = run("rebase", small, "--weights", old, "--no-verify", *out, option, record)
+    assert done.code == 2 and "the input is never changed" in done.err
+    assert record.read_bytes() == before
 
 
 def test_without_proof_it_imports_little(run: Run, tmp_path: Path) -> None:

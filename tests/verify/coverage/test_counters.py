@@ -41,3 +41,11 @@ def test_a_counter_changes_nothing_in_place(
     state, words = dict(vars(counter)), str(vars(counter))
     counter.see({}, second[0], second[0], second[1])
     assert str(vars(counter)) != words and str(state) == words
+
+
+@pytest.mark.parametrize(("k", "counted"), [((), False), ((None,), False), ((np.array(-3),), True)])
+def test_a_triangle_without_a_diagonal_has_no_threshold(k: tuple[Any, ...], counted: bool) -> None:
+    counter = Slices("Trilu", "x", [1, 2], "")
+    for size in (3, 5):
+        counter.see({"upper": 1}, [np.eye(size), *k], [], 0)
+    assert bool(counter.items()) == counted
