@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             step = _made(model, args)
             seconds = time.perf_counter() - started
             # the gradient of --ste is an estimate, which differences do not confirm
-            report = _check(args, step, out) if args.verify and not args.ste else None
+            report = _check(args, model, step, out) if args.verify and not args.ste else None
             if report is not None and not report.ok:
                 raise NotProved(f"{args.model}: {report}; nothing was written")
             if args.training_info:
@@ -92,7 +92,12 @@ def _vectors(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace, step: TrainingStep, out: Output) -> GradientReport:
+def _check(
+    args: argparse.Namespace, model: Path | bytes, step: TrainingStep, out: Output
+) -> GradientReport:
+    """Checks the gradient in float32: differences of rounded products confirm nothing."""
+    if args.options.autocast is not None:
+        step = make_step(model, args.options.having(autocast=None))
     with out.progress("check", 1) as advance:
         advance("gradient against differences", None)
         return check_step(step, args.options)

@@ -231,13 +231,13 @@ class BlocksEngine(Engine):
             given = np.float64(self._schedule(number))
         dtype = helper.np_dtype_to_tensor_dtype(self._dtype)
         with np.errstate(all="ignore"):
-            for index, region in enumerate(self._regions):
+            for region in self._regions:
                 own = region.rule.rate(given, array_math)
                 at = Moment(own, np.float64(number), array_math, dtype)
-                self._update_region(index, region, factor, at)
+                self._update_region(region, factor, at)
 
-    def _update_region(self, index: int, region: Region, factor: float, at: Moment) -> None:
-        shared = {slot: v for (i, slot), v in self._shared.items() if i == index}
+    def _update_region(self, region: Region, factor: float, at: Moment) -> None:
+        shared = {slot: v for (i, slot), v in self._shared.items() if i == region.group}
         slots = sorted(region.slots.difference(shared))
         arrays = {_WEIGHT: self._p, _GRADIENT: self._g, **{slot: self._s[slot] for slot in slots}}
         if "average" in self._s:
@@ -251,7 +251,7 @@ class BlocksEngine(Engine):
             return {_WEIGHT: new, **after, **({} if average is None else {"average": moved})}
 
         numbers = self._replay.update(formula, arrays, region.part)
-        self._shared |= {(index, slot): numbers[slot] for slot in shared}
+        self._shared |= {(region.group, slot): numbers[slot] for slot in shared}
 
     @property
     def _told(self) -> dict[str, Array]:

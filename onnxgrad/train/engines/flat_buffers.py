@@ -36,9 +36,12 @@ def aligned(length: int, dtype: np.dtype[Any]) -> Array:
 
 @dataclass(frozen=True)
 class Region:
-    """The part of the flat buffers that one rule updates. slots: the optimiser's states."""
+    """The part of the flat buffers that one rule updates. group: the index of the parameters'
+    group. slots: the optimiser's states.
+    """
 
     part: slice
+    group: int
     rule: WeightUpdate
     slots: frozenset[str]
 
@@ -59,8 +62,8 @@ def slot_of(fed: Fed) -> str:
 
 
 def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
-    """Returns the slice of each parameter, group by group, the groups' regions, and the length of
-    the buffers.
+    """Returns the slice of each parameter, group by group, the regions of the groups that have
+    parameters, and the length of the buffers.
     """
     entries = manifest.groups or ({"optimizer": manifest.optimizer},)
     average = average_of(manifest.average)
@@ -70,6 +73,8 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
     for index, group in enumerate(entries):
         start = end
         members = [f for f in manifest.of_role("parameter") if (f.group or 0) == index]
+        if not members:  # groups before it have all parameters
+            continue
         for fed in members:
             length = math.prod(sizes_of(fed))
             places[fed.name] = slice(end, end + length)
@@ -78,7 +83,7 @@ def laid_out(manifest: Manifest) -> tuple[dict[str, slice], list[Region], int]:
         slots = frozenset(slot_of(f) for f in manifest.of_role("state") if f.of in names)
         optimizer, factor = optimizer_of(group["optimizer"]), float(group.get("factor", 1.0))
         rule = WeightUpdate(optimizer, factor, average)
-        regions.append(Region(slice(start, end), rule, slots))
+        regions.append(Region(slice(start, end), index, rule, slots))
     return places, regions, end
 
 

@@ -113,9 +113,17 @@ def test_every_option_beside_the_graph(options: dict[str, Any], accumulate: int)
         np.testing.assert_allclose(value, values[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("groups", "wrt"),
+    [
+        ([("w1", NAdam(lr=0.01)), ("b2", {"lr": 0.05}), ("w2", SGD())], "params"),
+        ([("w1", NAdam(lr=0.01)), ("w2", SGD())], "w*"),  # no weight is left for the optimiser
+    ],
+    ids=["some", "all"],
+)
 @pytest.mark.parametrize("optimizer", [cls() for cls in OPTIMIZERS.values() if cls.elementwise])
-def test_each_group_has_its_optimiser(optimizer: Optimizer) -> None:
-    task = step(optimizer, groups=[("w1", NAdam(lr=0.01)), ("b2", {"lr": 0.05}), ("w2", SGD())])
+def test_each_group_has_its_optimiser(optimizer: Optimizer, groups: Any, wrt: str) -> None:
+    task = step(optimizer, groups=groups, wrt=wrt)
     graph, blocks = GraphEngine(task, threads=1), BlocksEngine(task, threads=1)
     for number in range(1, 9):
         for engine in (graph, blocks):
