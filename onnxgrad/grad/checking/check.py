@@ -36,7 +36,13 @@ from onnxgrad.grad.checking.line import Line, place
 from onnxgrad.grad.checking.looks import Checked, Directional, Motion, along_gradients
 from onnxgrad.grad.checking.probe import Run, probe_of, runner, values_reaching
 from onnxgrad.grad.checking.report import GradientReport, ValueCheck
-from onnxgrad.grad.checking.rounding import TOLERANCES, Rounding, coarsest, coarsest_on_the_way
+from onnxgrad.grad.checking.rounding import (
+    TOLERANCES,
+    Rounding,
+    coarsest,
+    coarsest_on_the_way,
+    rounding_of,
+)
 from onnxgrad.grad.checking.same_outputs import same_function, same_outputs, whose_fault
 from onnxgrad.grad.checking.vectors import (
     Flat,
@@ -282,7 +288,7 @@ class _GradientCheck(Check):
         rng = np.random.default_rng(self.how.seed)
         weights = self.weights(rng, base)
         given_all = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
-        gradients = self._gradients(feeds, given_all, base)
+        gradients = self._gradients(reference, feeds, given_all, base)
         if self.files.folder is not None and self.where in PROVIDERS:
             close_sessions(self.where)  # they hold weights, and what follows runs in float64
         where = place(reference, self.still(feeds), self.onto(weights), base)
@@ -322,7 +328,11 @@ class _GradientCheck(Check):
         return first, second
 
     def _gradients(
-        self, feeds: Mapping[str, Any], given: Mapping[str, Any], base: Mapping[str, Any]
+        self,
+        reference: Float64,
+        feeds: Mapping[str, Any],
+        given: Mapping[str, Any],
+        base: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Returns the gradients, after the targets of the graph proved equal to the probe's."""
         found = self.found
@@ -333,9 +343,12 @@ class _GradientCheck(Check):
             own = self.run(self.source, feeds, outputs=self.shared) if self.shared else {}
         except RunFailed as error:
             raise whose_fault(error, lambda: self.run(self.source, feeds)) from error
-        rough = self.how.tolerance or TOLERANCES[coarsest(found.program)]
+        dtype = coarsest(found.program)
+        rough = self.how.tolerance or TOLERANCES[dtype]
         for t in shown:
-            same_function(t, results[t], base[self.probe.outputs[t]], rough)
+            out = self.probe.outputs[t]
+            rounding = partial(rounding_of, reference, self.still(feeds), out, base[out], dtype)
+            same_function(t, results[t], base[out], rough, rounding)
         if own:
             both = partial(self._in_float64, given, feeds)
             same_outputs({n: results[n] for n in self.shared}, own, rough, both)

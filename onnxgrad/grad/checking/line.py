@@ -113,6 +113,8 @@ def place(
     try:
         noise = moved(UNIT)
         jumps = noise > _JUMP * least and moved(_COARSER * UNIT) < _FURTHER * noise
+        if noise <= _JUMP * least:  # less than half of the last digit rounds back
+            noise = max(noise, min(moved(2 * UNIT), _JUMP * least))
     except (Unsupported, ValueError):
         return at
     return at if jumps else replace(at, noise=max(at.noise, noise))

@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from onnxgrad.errors import Unsupported
 from onnxgrad.grad.checking.differences import NO_SIZE, Trial, on_one_scale
 from onnxgrad.grad.checking.report import TOO_SMALL, ValueCheck
-from onnxgrad.grad.checking.vectors import Vector, norm, total, vector
+from onnxgrad.grad.checking.vectors import Vector, flat, norm, total, vector
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.function_bodies import called
 from onnxgrad.ir.program import Program
@@ -165,6 +165,20 @@ class Rounding:
             tolerance=max(check.tolerance or 0.0, worst.limit),
             why=f"in float64; rounding in onnxruntime moves it by {check.error:.0e} to {got:.6g}",
         )
+
+
+def rounding_of(
+    reference: Float64, feeds: Mapping[str, Any], output: str, expected: Any, dtype: int
+) -> float:
+    """Returns how far rounding at every step may move an element of an output in onnxruntime; 0 if
+    the reference cannot tell.
+    """
+    options: Any = {"outputs": [output], "jitter": UNITS[dtype], "deployed": True}
+    try:
+        runs = [reference.run(feeds, seed=i, **options)[output] for i in range(_TRIALS)]
+    except Unsupported:
+        return 0.0
+    return _NOISES * max(float(np.abs(flat(r) - flat(expected)).max(initial=0.0)) for r in runs)
 
 
 def _looked_at_closely(trial: Trial) -> Trial:

@@ -1,5 +1,6 @@
 """Chains of nodes that exporters write for one function, each with its derivative in closed form:
-Gelu by tanh, SiLU, the logarithm of a sigmoid, an angle, and a division by the root mean square.
+Gelu by tanh, SiLU, the logarithm of a sigmoid or a softmax, an angle, and a division by the root
+mean square.
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ def silu(g: Var, y: Var, s: Var) -> Var:
 def log_sigmoid(g: Var, y: Var, x: Var) -> Var:
     """y = log(sigmoid x): y' = sigmoid(-x), which holds even if the sigmoid underflows to 0"""
     return g * op.Sigmoid(-x)
+
+
+@chain(P.Log(P.Softmax(x).named("p")))
+def log_softmax(g: Var, y: Var, p: Binding) -> Var:
+    """y = log p, p = softmax x: dx = g - p sum(g), which holds even if an element of p underflows
+    to 0
+    """
+    return g - p.out * op.ReduceSum(g, [p.attr("axis")], keepdims=1)
 
 
 @chain(P.Atan(P.Div(z, x)))

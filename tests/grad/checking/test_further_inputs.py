@@ -150,3 +150,31 @@ def test_sizes_at_which_the_model_does_not_run_are_left_out() -> None:
         a = Conv<kernel_shape = [64]>(x, w) y = ReduceSum<keepdims = 0>(a) }"""
     )
     assert check_gradient(conv, "w").ok
+
+
+LOSSES = {
+    "cross_entropy": "l = SoftmaxCrossEntropyLoss (y, t)",
+    "a sum of logarithms": "a = ReduceLogSumExp <axes = [1]> (y) b = ReduceMax <axes = [1]> (y) "
+    "c = Sub (a, b) l = ReduceMean <keepdims = 0> (c)",
+    "the logarithm of a softmax": "p = Softmax (y) q = Log (p) l = ReduceMean <keepdims = 0> (q)",
+}
+
+
+@pytest.mark.parametrize(
+    ("loss", "seed"),
+    [
+        ("cross_entropy", 4), ("cross_entropy", 9), ("cross_entropy", 28),
+        ("a sum of logarithms", 13),
+        ("the logarithm of a softmax", 1), ("the logarithm of a softmax", 12),
+    ],
+)  # fmt: skip
+def test_classifiers_are_certain_at_large_inputs(loss: str, seed: int) -> None:
+    """The loss there is nearly 0, and differences are less than its last digit."""
+    rng = np.random.default_rng(seed + (0 if loss == "cross_entropy" else 1000))
+    text = f"""g (float[2,2] x, int64[2] t) => (float l) {{
+      h = MatMul (x, w) z = Relu (h) y = MatMul (z, v) {LOSSES[loss]} }}"""
+    classifier = parse(text, opset=17)
+    for name, shape in {"w": (2, 3), "v": (3, 3)}.items():
+        value = rng.standard_normal(shape).astype(np.float32)
+        classifier.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    assert check_gradient(classifier, "params", "l", seed=seed).ok

@@ -10,6 +10,7 @@ import pytest
 from onnxgrad import check_gradient
 from onnxgrad.errors import NotProved
 from onnxgrad.grad.checking import check
+from onnxgrad.grad.checking.report import TOO_SMALL
 from onnxgrad.grad.checking.same_outputs import same_outputs
 from tests.helpers import parse
 
@@ -40,3 +41,16 @@ def test_rounding_is_looked_at_in_float64() -> None:
         same_outputs(one, other, 1e-4, lambda names: (one, other))
     with pytest.raises(NotProved, match="'y'"):
         same_outputs({"y": np.array([np.nan, 2.0])}, one, 1e-4, lambda names: ({"y": np.array([np.nan, 2.0])}, one))  # fmt: skip
+
+
+def test_a_loss_that_rounding_makes_0() -> None:
+    """The loss of a label that is certain is 0 in float32."""
+    model = parse("""g (float[N,3] x, int64[N] t) => (float l) {
+      l = SoftmaxCrossEntropyLoss (x, t) }""")
+    certain = {"x": np.float32([[30, 0, 1]]), "t": np.array([0])}
+    (value,) = check_gradient(model, "x", "l", inputs=certain).values
+    assert (value.judged, value.why) == (False, TOO_SMALL)
+    likely = {"x": np.float32([[12, 0, 1]]), "t": np.array([0])}
+    assert check_gradient(model, "x", "l", inputs=likely).ok
+    wrong = {"x": np.float32([[0, 30, 1]]), "t": np.array([0])}
+    assert check_gradient(model, "x", "l", inputs=wrong).ok

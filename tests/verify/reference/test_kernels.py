@@ -526,16 +526,36 @@ def test_bits_of_floats() -> None:
     np.testing.assert_array_equal(found["y"], x)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("op", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("ignored", [-1, 1, 7])
-def test_labels_that_are_ignored(reduction: str, ignored: int) -> None:
+def test_labels_that_are_ignored(op: str, reduction: str, ignored: int) -> None:
     labels = np.array([[ignored, 0], [2, 1]])
     for weights in ("", ", w"):
         agrees(
             f"""g (float[2,3,2] x, int64[2,2] t, float[3] w) => (float{"[2,2]" if reduction == "none" else ""} y) {{
-              y = NegativeLogLikelihoodLoss <ignore_index = {ignored}, reduction = "{reduction}"> (x, t{weights}) }}""",
+              y = {op} <ignore_index = {ignored}, reduction = "{reduction}"> (x, t{weights}) }}""",
             t=labels,
         )
+
+
+@pytest.mark.parametrize("apart", [40.0, 1000.0])
+def test_the_logarithm_of_a_probability_of_0_or_1(apart: float) -> None:
+    """The logarithms keep their digits, and the loss of the other label is finite."""
+    model = parse("""g (double[N,2] x, int64[N] t) => (double[N] l, double[N,2] p, double[N,2] q) {
+        l, p = SoftmaxCrossEntropyLoss <reduction = "none"> (x, t) q = LogSoftmax <axis = 1> (x) }""")
+    found = reference(model, {"x": np.array([[apart, 0], [0, apart]]), "t": np.array([0, 0])})
+    exact = np.array([-np.log1p(np.exp(-apart)), -apart - np.log1p(np.exp(-apart))])
+    np.testing.assert_array_equal(found["p"], [exact, exact[::-1]])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found["q"], found["p"])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found["l"], -exact)  # type: ignore[arg-type]
+
+
+def test_infinite_scores_are_nan() -> None:
+    model = parse("g (float[3,2] x) => (float[3,2] y) { y = LogSoftmax (x) }")
+    x = np.float32([[np.inf, 0], [-np.inf, -np.inf], [np.nan, 0]])
+    for found in (run(model, {"x": x}), reference(model, {"x": x})):
+        assert np.isnan(found["y"]).all()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("axis", [-2, -1, 0, 1, 2, 3])

@@ -32,7 +32,7 @@ CONTRACTIONS = frozenset((
     "BatchNormalization", "AveragePool", "GlobalAveragePool", "LSTM", "GRU", "RNN", "Attention",
     "CumSum", "Sum", "FusedMatMul", "FusedConv", "DeformConv", "MatMulNBits", "MatMulBnb4",
     "GroupQueryAttention", "MultiHeadAttention", "DecoderMaskedMultiHeadAttention", "MoE",
-    "LinearAttention", "CausalConvWithState",
+    "LinearAttention", "CausalConvWithState", "SoftmaxCrossEntropyLoss",
 ))  # fmt: skip
 # operators that round: those above, and elementwise arithmetic
 ROUNDED = CONTRACTIONS | {
@@ -44,13 +44,15 @@ ROUNDED = CONTRACTIONS | {
 # numbers between -10 and 10; 1 for all other operators
 DEPLOYED: dict[str, float] = {
     **dict.fromkeys(ROUNDED, 1.0), "Tanh": 4, "Sigmoid": 4, "Softmax": 8, "LogSoftmax": 3, "Log": 3,
+    "SoftmaxCrossEntropyLoss": 3,
     "Softplus": 5, "Mish": 8, "Atan": 5, "Asin": 7, "Acos": 4, "Softsign": 2, "Sin": 2, "Cos": 2,
     "Sinh": 2, "Cosh": 2, "Asinh": 2, "Atanh": 2, "Gelu": 4, "FastGelu": 8,
 }  # fmt: skip
 # onnxruntime computes these to an absolute precision, through values between -1 and 1
 BOUNDED = frozenset({
     "Celu", "Cos", "Elu", "Erf", "FastGelu", "Gelu", "HardSigmoid", "LogSoftmax", "Mish",
-    "QuickGelu", "Selu", "Sigmoid", "Sin", "Softmax", "Softplus", "Swish", "Tanh",
+    "QuickGelu", "Selu", "Sigmoid", "Sin", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus",
+    "Swish", "Tanh",
 })  # fmt: skip
 # operators evaluated by the function body in their schema, because the class in onnx.reference
 # rounds to float32

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.verify.reference.kernels.normalization import log_of_softmax
 from onnxgrad.verify.reference.kernels.registry import Array, Call, Unsupported, kernel
 
 _ML = "ai.onnx.ml"
@@ -177,6 +178,17 @@ def negative_log_likelihood_loss(
     if call["reduction"] == "none":
         return np.asarray(loss)
     return np.asarray(loss.sum() / (weights.sum() if call["reduction"] == "mean" else 1.0))
+
+
+@kernel("SoftmaxCrossEntropyLoss", why="wrong")
+def softmax_cross_entropy_loss(
+    call: Call, scores: Array, labels: Array, weight: Array | None = None
+) -> tuple[Array, Array]:
+    """Returns the loss and the logarithms of the probabilities; onnx.reference computes these by
+    the probabilities, which are 0 or 1 for scores that are far apart.
+    """
+    log_p = log_of_softmax(scores, 1)
+    return negative_log_likelihood_loss(call, log_p, labels, weight), log_p
 
 
 @kernel("StringNormalizer", why="wrong")

@@ -42,10 +42,21 @@ def softmax(call: Call, x: Array) -> Array:
 @kernel("LogSoftmax", why="opset")
 def log_softmax(call: Call, x: Array) -> Array:
     view, axis = _softmax_view(call, x)
-    centred = view - view.max(axis=axis, keepdims=True, initial=-np.inf)
-    return np.asarray(centred - np.log(np.exp(centred).sum(axis=axis, keepdims=True))).reshape(
-        x.shape
-    )
+    return log_of_softmax(view, axis).reshape(x.shape)
+
+
+def log_of_softmax(x: Array, axis: int) -> Array:
+    """Returns x - max - log(1 + the sum of the others), with max the largest element: near 0 it has
+    as many digits as anywhere.
+    """
+    if not x.shape[axis]:
+        return x
+    top = x.argmax(axis=axis, keepdims=True)
+    centred = x - np.take_along_axis(x, top, axis)
+    others = np.exp(centred)
+    # 0, or NaN if the largest element is infinite
+    np.put_along_axis(others, top, np.expm1(np.take_along_axis(centred, top, axis)), axis)
+    return np.asarray(centred - np.log1p(others.sum(axis=axis, keepdims=True)))
 
 
 @kernel("Hardmax", why="opset")
