@@ -48,6 +48,8 @@ class OriginalRuns:
         self.session: Session | None = None
         self.line: Background | None = None  # for work of this process while children work
         self._prepared: Later[None] | None = None
+        # the feeds that the original accepted first, which are those of a case, and its results
+        self._first: tuple[Results, Later[Results | None]] | None = None
         self.ran: dict[str, Check] = {}
         self.trials: list[Trial] = []
         checks, budget = request.checks, request.float64_budget
@@ -67,10 +69,10 @@ class OriginalRuns:
             # alone: the choice of the cases waits for it, and for types that the float64 child
             # infers before it compiles
             settings.early.begin(self.original.source, [(settings, False)])
-            if self.oracle is not None:
-                self._prepared = settings.early.line.call(self.oracle.prepare)
             if request.inputs is None:
                 self.feeder.flow  # noqa: B018  # computed once
+            if self.oracle is not None:
+                self._prepared = settings.early.float64.call(self.oracle.prepare)
         if "onnxruntime" in request.checks:
             self.session, self.ran = _opened(self.original, request)
         if self.session is None and self._prepared is not None:
@@ -97,8 +99,12 @@ class OriginalRuns:
             self._prepared.result()
         if self.oracle is not None:
             for trial in self.trials:
-                known = self.session is None
-                trial.exact = trial.expected if known else self.oracle.original(trial.feeds)
+                if self.session is None:
+                    trial.exact = trial.expected
+                elif self._first is not None and self._first[0] is trial.feeds:
+                    trial.exact = self._first[1].result()
+                else:
+                    trial.exact = self.oracle.original(trial.feeds)
         return self
 
     def hold(
@@ -166,11 +172,15 @@ class OriginalRuns:
         """Runs the original, in onnxruntime if that check runs. The run shows whether the model
         accepts the feeds.
         """
+        early, oracle = self.request.early, self.oracle
         if self.session is not None:
-            return self.session.run(feeds, timeout=self.session.courtesy)
-        found = self.oracle.original(feeds) if self.oracle is not None else None
+            results = self.session.run(feeds, timeout=self.session.courtesy)
+            if self._first is None and self._prepared is not None and early and oracle:
+                self._first = feeds, early.float64.call(oracle.original, feeds)
+            return results
+        found = oracle.original(feeds) if oracle is not None else None
         if found is None:
-            raise RunFailed(REFERENCE, self.oracle.why if self.oracle is not None else "")
+            raise RunFailed(REFERENCE, oracle.why if oracle is not None else "")
         return found
 
 
@@ -183,7 +193,8 @@ class Ahead(contextlib.ExitStack):
         super().__init__()
         with contextlib.ExitStack() as threads:
             self.line = line = threads.enter_context(Background("cpu", "float64"))
-            early = EarlyRuns(threads.enter_context(Background("cpu", "float64")))
+            both = (threads.enter_context(Background(kind)) for kind in ("cpu", "float64"))
+            early = EarlyRuns(*both)
             self.request = replace(request, early=early)
             self._original = line.call(proof_model, model)
             runs = line.call(lambda: OriginalRuns(self.original(), self.request).choose())

@@ -75,8 +75,9 @@ class EarlyRuns:
     failure, everything runs when it is asked for.
     """
 
-    def __init__(self, line: Background) -> None:
-        self.line = line
+    def __init__(self, line: Background, float64: Background) -> None:
+        """`float64`: a thread for runs in float64 that begin meanwhile."""
+        self.line, self.float64 = line, float64
         self._room = _MOST_HELD
         self._sessions: dict[object, tuple[Model, Later[Session | None]]] = {}
 

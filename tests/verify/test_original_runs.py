@@ -62,6 +62,26 @@ def compared(a: Any, b: Any, options: Mapping[str, Any], early: bool) -> Any:
         return outcome(error)
 
 
+def test_the_first_case_runs_in_float64_while_others_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, original = dict[int, set[threading.Thread]](), float64_check.Oracle.original
+
+    def counted(self: Any, feeds: Mapping[str, Any], *jitter: Any) -> Any:
+        threads.setdefault(id(feeds), set()).add(threading.current_thread())
+        return original(self, dict(feeds), *jitter)
+
+    monkeypatch.setattr(float64_check.Oracle, "original", counted)
+    model = parse(ADD)
+    request = Request()
+    with Ahead(model, request) as begun:
+        runs = begun.runs(begun.original(), begun.original(), request)
+        assert runs is not None and len(runs.trials) > 1
+        (first,), *others = (threads.pop(id(trial.feeds)) for trial in runs.trials)
+        assert not threads and all(trial.exact is not None for trial in runs.trials)
+        assert [{begun.line._thread}] * len(others) == others and first is not begun.line._thread
+
+
 @pytest.mark.parametrize(
     ("a", "b", "options"),
     [
