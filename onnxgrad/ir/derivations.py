@@ -112,28 +112,9 @@ class Held:
 
 
 @dataclass(eq=False)
-class Derivations:
-    """The predicates of the weights of one program: `pending` since the last rewrite or attempt,
-    `held` by rewrites.
-    """
-
-    pending: list[Predicate] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
-
-    def commit(self, pass_name: str, rule: str, where: str) -> None:
-        """Keeps the pending predicates: a rewrite relied on them."""
-        self.held += [Held(pass_name, rule, where, p) for p in self.pending]
-        self.pending.clear()
-
-    def forget(self, since: int = 0) -> None:
-        """Drops the predicates of an attempt that declined."""
-        del self.pending[since:]
-
-
-@dataclass(eq=False)
 class ReadWeights:
     """The names of weights whose values were read: `pending` since the last rewrite or attempt,
-    `held` by rewrites. It replaces `Derivations` where how they were used need not be known.
+    `held` by rewrites.
     """
 
     pending: dict[str, None] = field(default_factory=dict)
@@ -144,10 +125,40 @@ class ReadWeights:
         self.held |= self.pending
         self.pending.clear()
 
-    def forget(self, since: int = 0) -> None:
+    def mark(self) -> tuple[int, ...]:
+        """Returns how much is pending, for `forget`."""
+        return (len(self.pending),)
+
+    def forget(self, since: tuple[int, ...] = (0,)) -> None:
         """Drops the names of an attempt that declined."""
-        while len(self.pending) > since:
+        while len(self.pending) > since[0]:
             self.pending.popitem()
+
+
+@dataclass(eq=False)
+class Derivations:
+    """The predicates of the weights of one program: `pending` since the last rewrite or attempt,
+    `held` by rewrites. `read`: the weights whose values were read.
+    """
+
+    pending: list[Predicate] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    read: ReadWeights = field(default_factory=ReadWeights)
+
+    def commit(self, pass_name: str, rule: str, where: str) -> None:
+        """Keeps the pending predicates: a rewrite relied on them."""
+        self.held += [Held(pass_name, rule, where, p) for p in self.pending]
+        self.pending.clear()
+        self.read.commit(pass_name, rule, where)
+
+    def mark(self) -> tuple[int, ...]:
+        """Returns how much is pending, for `forget`."""
+        return (len(self.pending), *self.read.mark())
+
+    def forget(self, since: tuple[int, ...] = (0, 0)) -> None:
+        """Drops the predicates of an attempt that declined."""
+        del self.pending[since[0] :]
+        self.read.forget(since[1:])
 
 
 _SIGNS = {

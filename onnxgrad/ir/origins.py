@@ -157,7 +157,7 @@ def use_value(v: Var) -> None:
     """Records that something depends on every element of a value, if it is a weight."""
     if v.reads is not None:
         v.reads[v.name] = None
-    elif v.source is not None and v.source.traced:
+    if v.source is not None and v.source.traced:
         np.asarray(v.const)
 
 

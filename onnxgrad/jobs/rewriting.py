@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from onnxgrad.errors import CannotRun, InternalError, NotProved
+from onnxgrad.ir.derivations import ReadWeights
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
 from onnxgrad.ir.origins import reading
@@ -124,9 +125,9 @@ def optimize_program(
         early = (
             left.enter_context(_ahead(program, options)) if ahead and prove and not each else None
         )
-        recording = _recording(program) if rebasable else None
-        read = None if recording else left.enter_context(reading(program))
-        trace.derivations = recording.derivations if recording else read
+        read = left.enter_context(reading(program))
+        recording = _recording(program, read) if rebasable else None
+        trace.derivations = read if recording is None else recording.derivations
         prover = None
         if exact:
             from onnxgrad.rewrite.exact_record import ExactProver  # rarely needed
@@ -139,26 +140,23 @@ def optimize_program(
         singly = trace.report if isinstance(trace, EachTrace) else None
         proved = None if prover is None else prover.finish()
         done = Outcome(rewritten=program, passes=results, trace=trace, each=singly, exact=proved)
-        note = (
-            None
-            if read is None
-            else note_values_used(
-                program,
-                read.held,
-                lambda: load_own(model),
-                lambda fresh, kept: pipeline.run(fresh, Trace(limit=limit, derivations=kept)),
-                None if early is None else left.enter_context(Background()),  # beside the proof
-            )
+        beside = recording is None and early is not None  # the proof; a record has the names
+        note = note_values_used(
+            program,
+            read.held,
+            lambda: load_own(model),
+            lambda fresh, kept: pipeline.run(fresh, Trace(limit=limit, derivations=kept)),
+            left.enter_context(Background()) if beside else None,
         )
         if recording is not None:
+            note()
             halved = any(r.rule == LAW for r in trace.rewrites)
             done.record = recording.finish(rounded=trace.rounded, halved=halved)
         if prove:
             options.setdefault("weights", "rounded" if trace.rounded else "same")
             tell("prove")
             done.report = _proof(pipeline, program, trace, options, early)
-        if note is not None:
-            note()
+        note()
         report = done.report
         if report is not None and not report.ok:
             culprit = None
@@ -170,12 +168,14 @@ def optimize_program(
     return done
 
 
-def _recording(program: Program) -> Recording:
+def _recording(program: Program, read: ReadWeights) -> Recording:
     from onnxgrad.jobs.rebasing.recording import (
         Recording,  # decides what is a weight: rarely needed
     )
 
-    return Recording(program)
+    made = Recording(program)
+    made.derivations.read = read
+    return made
 
 
 @dataclass(frozen=True)

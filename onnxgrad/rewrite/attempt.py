@@ -62,7 +62,7 @@ class Attempt:
         fails, or if its replacement has another type or would close a cycle.
         """
         start, kept = Savepoint(self.block), trace.derivations
-        read = 0 if kept is None else len(kept.pending)
+        mark = () if kept is None else kept.mark()
         try:
             emitter, answer = self._answer(build, mapping)
         except Exception as error:  # noqa: BLE001  # a rule may be user code
@@ -74,7 +74,7 @@ class Attempt:
         if not answer or isinstance(answer, Decline):
             start.restore()
             if kept is not None:
-                kept.forget(read)
+                kept.forget(mark)
             return None
         emitted = _results(emitter.emitted)
         trace.fired(self.law, str(self.where), _results(self.sources), emitted)

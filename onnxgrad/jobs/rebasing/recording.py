@@ -8,13 +8,12 @@ from dataclasses import replace
 from onnxgrad.errors import NotProved
 from onnxgrad.grad.weights.decision import decide
 from onnxgrad.ir.derivations import LITERAL
-from onnxgrad.ir.origins import initializers_of, record, results, use_values, weights_of
+from onnxgrad.ir.origins import record, results, weights_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, Array
 from onnxgrad.jobs.rebasing.inside_steps import Inside
 from onnxgrad.jobs.rebasing.outline import initializers, without_weights
 from onnxgrad.jobs.rebasing.record import Record, distinct
-from onnxgrad.jobs.rebasing.values_used import used_among
 
 
 class Recording:
@@ -41,8 +40,6 @@ class Recording:
         """
         program = self._program
         made, held = results(program), distinct(self.derivations.held)
-        kept = [v.name for v in initializers_of(program) if v.use_count]
-        use_values(program, sorted(used_among(kept, made, [h.predicate for h in held])))
         outline = without_weights(program, self.weights)
         record = Record(outline, made, held, self._fixed, rounded, "", (), halved=halved)
         if self._inside is not None:

@@ -8,6 +8,7 @@ such weights, so that a later request to differentiate by one, or to replace it,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 from typing import TypeAlias
 
 from onnxgrad.errors import NotProved
@@ -28,8 +29,8 @@ def note_values_used(
     line: Background | None = None,
 ) -> Callable[[], None]:
     """Returns a function that adds the weights of which other constants were computed, or for which
-    another weight stands, to the metadata of a rewritten program. To be called within the context
-    of `reading`.
+    another weight stands, to the metadata of a rewritten program, once. To be called within the
+    context of `reading`.
 
     `read` are the weights whose values a rewrite read. A number among them decided the rewrite.
     Which of the others did, or stand for equal ones, is found by a second run of the `passes`,
@@ -52,7 +53,7 @@ def note_values_used(
     more: Callable[[], set[str]] = set
     if unclear:
         more = recorded if line is None else line.call(recorded).result
-    return lambda: use_values(program, sorted(used | more()))
+    return cache(lambda: use_values(program, sorted(used | more())))
 
 
 def used_among(

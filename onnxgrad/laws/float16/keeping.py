@@ -108,7 +108,7 @@ def plan(
     for b in program.main.walk():
         if b.is_op("Constant"):
             continue
-        before = len(kept.pending)
+        mark = kept.mark()
         kept_by = [pattern for pattern in keep if _means(pattern, b)]
         wanted = [pattern for pattern in convert if _means(pattern, b)]
         met.update(("keep", p) for p in kept_by)
@@ -124,8 +124,8 @@ def plan(
         if isinstance(form, Form) and not why:
             found.forms[b] = form
             found.constants.update(constants)
-            found.facts[b] = kept.pending[before:]
-            kept.forget(before)
+            found.facts[b] = kept.pending[mark[0] :]
+            kept.forget(mark)
         else:
             found.staying[b] = why or str(form)
             _carry_far(b, found)
