@@ -7,7 +7,7 @@ to onnxruntime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -243,13 +243,28 @@ def reason_of_rounding(exact: Any, dtype: int, name: str) -> str | None:
     lie below the last digit of the last digit of the whole array.
     """
     exact = np.asarray(exact)
+    return reason_in_parts([exact], lambda: exact, dtype, name)
+
+
+def reason_in_parts(
+    parts: Iterable[Array], whole: Callable[[], Array], dtype: int, name: str
+) -> str | None:
+    """As `reason_of_rounding`, for an array in parts. Needs it as a whole only if numbers are below
+    the smallest normal one.
+    """
+    narrow_dtype = numpy_dtype(dtype)
     with np.errstate(all="ignore"):
-        narrow = exact.astype(numpy_dtype(dtype))
-        if not np.isfinite(narrow).all():
-            return f"{name} is not finite"
-        if not ((np.abs(narrow) < NORMAL[dtype]) & (exact != 0)).any():
+        some_small = False
+        for part in parts:
+            narrow = part.astype(narrow_dtype)
+            if not np.isfinite(narrow).all():
+                return f"{name} is not finite"
+            some_small |= bool(((np.abs(narrow) < NORMAL[dtype]) & (part != 0)).any())
+        if not some_small:
             return None  # each element is right to half of its last digit, and so is every slice
-        wide, rounded = exact.astype(np.longdouble), narrow.astype(np.longdouble)
+        exact = whole()
+        wide = exact.astype(np.longdouble)
+        rounded = exact.astype(narrow_dtype).astype(np.longdouble)
         error = np.square(rounded - wide)
         size = np.square(wide)
         epsilon = EPSILON[dtype]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -126,6 +127,30 @@ def test_weights_of_half_a_gb_are_never_in_memory(
         assert len(tensor.raw_data) == size / (4 if half else 2)
         assert tensor.raw_data[2:4] == b"\0<" if half else tensor.raw_data[4:8] == b"\0\0\x80?"
     assert len([*tmp_path.glob("out.onnx.*.data")]) == (name == "grad" and not inside)
+
+
+@pytest.mark.slow
+def test_new_weights_of_half_a_gb_are_scaled_block_by_block(tmp_path: Path) -> None:
+    """The optimised model has w0 * s and w1 * s; two facts are about the same products."""
+    model, small, out = giant(tmp_path, 2), tmp_path / "small.onnx", tmp_path / "out.onnx"
+    size, proto = (tmp_path / "weights.bin").stat().st_size, onnx.load(model, load_external_data=False)  # fmt: skip
+    for node in proto.graph.node:
+        if node.op_type == "Identity":
+            node.op_type = "Mul"
+            node.input.append("s")
+    scale = np.linspace(0.5, 2, SIDE, dtype=np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(scale, "s"))
+    model.write_bytes(proto.SerializeToString())
+    words = ["optimize", str(model), "--rebasable", "--no-verify", "-q", "-o", str(small)]
+    subprocess.run([*ONNXGRAD, *words], check=True)
+    words = ["rebase", str(small), "--weights", str(model), "--no-verify", "-q", "-o", str(out)]
+    peak = peak_of([*ONNXGRAD, *words])
+    print(f"peak {peak / 1e6:.0f} MB of {size / 1e6:.0f} MB")
+    assert peak < size / 3
+    written = [onnx.load(path) for path in (small, out)]
+    assert [n.op_type for n in written[1].graph.node] == ["MatMul", "Relu"] * 2
+    for tensors in zip(*(m.graph.initializer for m in written), strict=True):
+        assert len({t.raw_data for t in tensors}) == 1
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import pytest
 
 from onnxgrad.ir.derivations import Derivations, Step
 from onnxgrad.ir.traced_arrays import Traced, plain, predicate
-from onnxgrad.jobs.rebasing.steps import _CALLS, Decoder, Encoder, Values
+from onnxgrad.jobs.rebasing.functions import CALLS
+from onnxgrad.jobs.rebasing.steps import Decoder, Encoder
+from onnxgrad.jobs.rebasing.values import Values
 
 W = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], np.float32)
 
@@ -115,7 +117,7 @@ def test_a_predicate_of_several_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     def _differ(a: Any, b: Any) -> str | None:
         return "they differ" if not np.array_equal(a, b) else None
 
-    monkeypatch.setitem(_CALLS, "_differ", _differ)
+    monkeypatch.setitem(CALLS, "_differ", _differ)
     a = traced()
     assert _differ(a, W) is None and _differ(W, W + 1) == "they differ"
     (fact,) = a.derivations.pending

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,25 @@ class StoredArray(LazyArray):
         """Returns these rows along the first axis in float64; the others are not read."""
         lying = np.memmap(self.path, _dtype(self.dtype), "r", self.offset, self.lying)
         return np.take(lying.T if self.transposed else lying, positions, axis=0).astype(np.float64)
+
+    def part(self, axis: int, start: int, end: int) -> Array:
+        """Returns the places from `start` to `end` along an axis, in the file's dtype. No more than
+        these, and a block of rows, is in memory. Raises InputError as `blocks`.
+        """
+        if self.transposed:
+            lies = replace(self, shape=self.lying, transposed=False)
+            return lies.part(1 - axis, start, end).T
+        kind, row = _dtype(self.dtype), self.shape[1:]
+        made = np.empty((*self.shape[:axis], end - start, *self.shape[axis + 1 :]), kind)
+        inside = (slice(None),) * axis + (slice(start, end),) if axis else ()
+        for first, last in (spans(self.shape) if axis else [(start, end)]) if made.size else ():
+            at = self.offset + first * math.prod(row) * kind.itemsize
+            try:
+                lying = np.memmap(self.path, kind, "r", at, (last - first, *row))
+            except (OSError, ValueError) as error:
+                raise InputError(f"{self.path}: became shorter while it was read") from error
+            (made[first:last] if axis else made)[...] = lying[inside]
+        return made
 
 
 def as_stored(tensor: TensorProto, folder: Path) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from onnxgrad.ir.storage import external_data as external
 from onnxgrad.ir.storage.external_data import Digests
 from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.types import Array, numpy_dtype
+from onnxgrad.jobs.rebasing.by_blocks import joined
 from onnxgrad.jobs.rebasing.outline import constants_of
 from onnxgrad.wording import shape_text
 
@@ -41,22 +43,23 @@ class Constants:
         large = _large(model) if file is not None else []
         self._waiting = {t.name: t for t in large}
 
-    def set(self, name: str, array: Array) -> None:
-        """Replaces the elements of a constant."""
+    def set(self, name: str, shape: Sequence[int], blocks: Iterable[Array]) -> None:
+        """Replaces the elements of a constant by those of blocks, one after the other."""
         tensor, file = self._places[name], self._leaves_for(name)
-        as_it_lies = array.dtype == numpy_dtype(tensor.data_type) and array.dtype.isnative
-        if file is None or array.nbytes != raw_bytes(tensor) or not as_it_lies:
-            set_elements(tensor, array)
+        if file is None or (
+            numpy_dtype(tensor.data_type).itemsize * prod(shape) != raw_bytes(tensor)
+        ):
+            set_elements(tensor, joined(tuple(shape), blocks))
             return
-        _check(tensor, tensor.data_type, array.shape)
-        flat: Any = np.ascontiguousarray(array).reshape(-1)
-        _write(tensor, file, [flat.view(np.uint8).data])
+        _check(tensor, tensor.data_type, shape)
+        _write(tensor, file, (_bytes(tensor, block) for block in blocks))
 
     def copy(self, name: str, given: TensorProto, folder: Path | None) -> None:
         """Replaces the elements of a constant by those of a tensor in a model of `folder`."""
         tensor, outside = self._places[name], given.data_location == TensorProto.EXTERNAL
         if not (outside or given.HasField("raw_data")):
-            self.set(name, elements(given))
+            array = elements(given)
+            self.set(name, array.shape, [array])
             return
         if given.data_type != tensor.data_type or given.dims != tensor.dims:
             _check(tensor, given.data_type, given.dims)
@@ -100,6 +103,16 @@ def _write(tensor: TensorProto, file: IO[bytes], pieces: Iterable[Any]) -> None:
     length = file.tell() - offset
     for key, value in (("location", _WEIGHTS), ("offset", offset), ("length", length)):
         tensor.external_data.add(key=key, value=str(value))
+
+
+def _bytes(tensor: TensorProto, block: Array) -> Any:
+    """The bytes of a block as they lie in a file, not copied. Raises InternalError for another
+    dtype.
+    """
+    if block.dtype != numpy_dtype(tensor.data_type) or not block.dtype.isnative:
+        raise InternalError(f"'{tensor.name}' has dtype {tensor.data_type}, not {block.dtype}")
+    flat: Any = np.ascontiguousarray(block).reshape(-1)
+    return flat.view(np.uint8).data
 
 
 def _raw(tensor: TensorProto) -> bytes:

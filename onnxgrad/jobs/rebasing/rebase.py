@@ -79,12 +79,12 @@ def rebase(
             replacing(made, folder, apart=writes, bare=frame.made) as constants,
             new_weights(record, weights, options.map or {}, where) as new,
         ):
-            values = record.values(new, copied=new.tensors)
+            values = record.values(new, new.tensors, new.sources)
             for name, step in record.made.items():
                 if step.kind == "weight" and step.what in new.tensors:
                     constants.copy(name, new.tensors[step.what], new.folder)
                 else:
-                    constants.set(name, values.of(step))
+                    constants.set(name, *values.blocks(step))
             if new.export is not None:
                 describe(made, record.own, new.export)
             found = Rebased(

@@ -11,6 +11,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -24,7 +25,9 @@ from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.atomic_files import write_whole
 from onnxgrad.ir.types import Array
+from onnxgrad.jobs.rebasing.by_blocks import Source
 from onnxgrad.jobs.rebasing.constants import set_elements
+from onnxgrad.jobs.rebasing.functions import fact_of, substituted
 from onnxgrad.jobs.rebasing.outline import (
     constants_of,
     digest_of,
@@ -33,7 +36,8 @@ from onnxgrad.jobs.rebasing.outline import (
     initializers,
     set_by_optimize,
 )
-from onnxgrad.jobs.rebasing.steps import Decoder, Encoder, Values, substituted
+from onnxgrad.jobs.rebasing.steps import Decoder, Encoder
+from onnxgrad.jobs.rebasing.values import Values
 from onnxgrad.version import __version__
 from onnxgrad.vocabulary import RECORD
 from onnxgrad.wording import option
@@ -114,14 +118,19 @@ class Record:
         for name, step in self.made.items():
             yield name, values.of(step)
 
-    def values(self, weight: Callable[[str], Array], copied: Container[str] = ()) -> Values:
+    def values(
+        self, weight: Callable[[str], Array], copied: Container[str] = (),
+        sources: Mapping[str, Source] = MappingProxyType({}),
+    ) -> Values:  # fmt: skip
         """Returns the values of `made` for new weights, except for weights that are `copied` as
-        they are. Raises PredicateFailed if a rewrite does not hold.
+        they are. `sources`: weights that are read in ranges. Raises PredicateFailed if a rewrite
+        does not hold.
         """
-        wanted = [s for h in self.held for s in _steps_in(h.predicate)]
-        wanted += [s for s in self.made.values() if s.kind != "weight" or s.what not in copied]
-        values = Values(self.steps, wanted, weight)
-        if failed := values.failed(self.held):
+        facts = [fact_of(h.predicate) for h in self.held]
+        made = [s for s in self.made.values() if s.kind != "weight" or s.what not in copied]
+        own = [s for s in facts if s.kind == "own"]
+        values = Values([*self.steps, *own], [*facts, *made], weight, sources)
+        if failed := values.failed(zip(self.held, facts, strict=True)):
             raise PredicateFailed(failed)
         return values
 

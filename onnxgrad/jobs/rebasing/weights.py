@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,17 @@ from onnxgrad.frozen import frozen
 from onnxgrad.ir import domains
 from onnxgrad.ir.load import program_of, proto_in_place, proto_of
 from onnxgrad.ir.preflight.model import check_model
+from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.protobufs import copy_of, elements
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.storage.safetensors_file import opened
+from onnxgrad.ir.storage.stored_arrays import is_storable, stored
+from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import are_equal, listed, same_places
+from onnxgrad.jobs.rebasing.by_blocks import Range, Source
 from onnxgrad.jobs.rebasing.outline import initializers
 from onnxgrad.jobs.rebasing.record import Record
 from onnxgrad.transform.inference_mode import described, in_training_mode
@@ -37,7 +41,8 @@ from onnxgrad.wording import counted, option, perhaps, shape_text
 @frozen
 class NewWeights:
     """The values by the name of the original's initializer, read on access, notes, and the model
-    that holds them, if it is one, with its folder. `tensors`: those that it has as tensors.
+    that holds them, if it is one, with its folder. `tensors`: those that it has as tensors,
+    `sources`: large ones that stay in files.
     """
 
     readers: Mapping[str, Callable[[], Array]]
@@ -45,6 +50,7 @@ class NewWeights:
     export: ModelProto | None = field(default=None, repr=False)
     folder: Path | None = None
     tensors: Mapping[str, TensorProto] = field(default_factory=dict, repr=False)
+    sources: Mapping[str, Source] = field(default_factory=dict, repr=False)
 
     def __call__(self, name: str) -> Array:
         return self.readers[name]()
@@ -134,7 +140,20 @@ def _of_model(
             )
         readers[name], used[name] = partial(_of, first, folder), first
     made = _complete(record, readers, missing, where)
-    return replace(made, notes=notes + made.notes, export=new, folder=folder, tensors=used)
+    sources = {
+        name: Source(tuple(t.dims), _stored(t, folder))
+        for name, t in used.items()
+        if folder is not None and is_storable(t) and (raw_bytes(t) or 0) >= LARGE
+    }
+    return replace(
+        made, notes=notes + made.notes, export=new, folder=folder, tensors=used, sources=sources
+    )
+
+
+def _stored(tensor: TensorProto, folder: Path) -> Callable[[Range], Array]:
+    """Reads ranges of an external tensor, whose place is checked before the first."""
+    array = cache(lambda: stored(tensor, folder))
+    return lambda at: array().part(*at)
 
 
 def _of(tensor: TensorProto, folder: Path | None) -> Array:

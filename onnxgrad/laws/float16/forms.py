@@ -87,6 +87,11 @@ def fits_float16(array: Array, masking: bool) -> bool:
     return isinstance(halved(array, masking=masking), Halved)
 
 
+def fits_in_parts(parts: Iterable[Array], masking: bool) -> bool:
+    """As `fits_float16`, for the parts of a float32 array of several elements."""
+    return isinstance(_judged(np.zeros((), np.float16), parts, masking), Halved)
+
+
 def halved_constant(v: Var, *, masking: bool) -> Halved | str | None:
     """Converts a constant as `halved` does; None if its value is no array. A large one in an
     external file is read in pieces, and converted when it is written.

@@ -48,6 +48,12 @@ def test_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: type, 
         assert np.array_equal(part, wide[start:end])
     for start, end, part in found.T.blocks():
         assert np.array_equal(part, wide.T[:, start:end])
+    for start, end in ((0, 6), (2, 5), (3, 3)):
+        for lies, lying in ((found, array), (found.T, array.T)):
+            parts = lies.part(0, start, end), lies.part(1, start, end)
+            expected = lying[start:end], lying[:, start:end]
+            for part, wanted in zip(parts, expected, strict=True):
+                assert part.dtype == dtype and np.array_equal(part, wanted)
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (0, 3), (2, 3, 4)])

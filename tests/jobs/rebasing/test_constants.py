@@ -81,9 +81,9 @@ def test_other_shapes_and_dtypes(tmp_path: Path) -> None:
     for apart in (False, True):
         for array in wrong:
             with replacing(model, None, apart=apart) as constants, pytest.raises(InternalError):
-                constants.set("w", array)
+                constants.set("w", array.shape, [array])
     with replacing(model, None, apart=True) as constants:
-        constants.set("w", np.ones((300, 300), np.float32))
+        constants.set("w", (300, 300), [np.ones((100, 300), np.float32)] * 3)
         program = constants.program()
         assert program.folder is not None and program.folder.exists()
         (w,) = [t for t in program.proto.graph.initializer if t.name == "w"]
@@ -135,5 +135,5 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(InputError, match=r"stored here meanwhile: No space left on device; name"),
         replacing(model, None, apart=True) as constants,
     ):
-        constants.set("w", np.ones((300, 300), np.float32))
+        constants.set("w", (300, 300), [np.ones((100, 300), np.float32)] * 3)
         constants.program()
