@@ -63,6 +63,7 @@ CHECKED = {
     "grad": "grad MODEL --wrt params --target y -o OUT/o.onnx",
     "join": "join MODEL OTHER --map y=c --prefix B_ -o OUT/o.onnx",
     "train-step": "train-step MODEL --loss mse --wrt params -o OUT/step",
+    "optimize": "optimize MODEL -o OUT/o.onnx",
 }
 _RUN = """
 import sys, numpy as np, onnxruntime as ort
@@ -137,6 +138,17 @@ def _model(
             raw_data=array.astype(np.float32).tobytes(),
         )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def after(made: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a model without weights that reads the result of another one."""
+    shape = [d.dim_value for d in made.graph.output[0].type.tensor_type.shape.dim]
+    given, result = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("c", "z")
+    )
+    graph = helper.make_graph([helper.make_node("Neg", ["c"], ["z"])], "other", [given], [result])
+    opset = [helper.make_opsetid("", 20)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=10)
 
 
 MODELS = {"layers": layers, "embedding": embedding, "convnet": convnet}
@@ -231,17 +243,9 @@ def checked(rows: list[str]) -> None:
             path, made = Path(folder, "model.onnx"), make()
             size = sum(len(t.raw_data) for t in made.graph.initializer)
             onnx.save(made, path)
-            shape = [d.dim_value for d in made.graph.output[0].type.tensor_type.shape.dim]
-            del made
             other = Path(folder, "other.onnx")
-            graph = helper.make_graph(
-                [helper.make_node("Neg", ["c"], ["z"])],
-                "other",
-                [helper.make_tensor_value_info("c", TensorProto.FLOAT, shape)],
-                [helper.make_tensor_value_info("z", TensorProto.FLOAT, shape)],
-            )
-            opset = [helper.make_opsetid("", 20)]
-            onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), other)
+            onnx.save(after(made), other)
+            del made
             for row in [
                 row for row in CHECKED if not rows or {row, name, f"{name}:{row}"} & {*rows}
             ]:

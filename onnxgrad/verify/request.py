@@ -28,7 +28,7 @@ from onnxgrad.wording import option
 Stored: TypeAlias = "Mapping[str, Value] | str | os.PathLike[str]"
 
 # bytes that the child may hold in sessions of other models than the two that are compared
-MOST_OPEN = 1 << 28
+MOST_OPEN = 1 << 27
 # onnxruntime's name of the folder of external weights, if a model is given as bytes
 _FOLDER = "session.model_external_initializers_file_folder_path"
 

@@ -76,8 +76,6 @@ from onnxgrad.verify.feeds.generate import bound_by, feeds_for
 from onnxgrad.verify.feeds.proof_cases import Inputs, runnable, sets_of
 from onnxgrad.verify.reference.client import Float64
 from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.session import close_sessions
-from onnxgrad.vocabulary import PROVIDERS
 from onnxgrad.wording import option
 
 # of the seconds that are left, those in which all values are judged
@@ -289,8 +287,6 @@ class _GradientCheck(Check):
         weights = self.weights(rng, base)
         given_all = {**feeds, **{found.seeds[t]: weights[t] for t in found.seeds}}
         gradients = self._gradients(reference, feeds, given_all, base)
-        if self.files.folder is not None and self.where in PROVIDERS:
-            close_sessions(self.where)  # they hold weights, and what follows runs in float64
         where = place(reference, self.still(feeds), self.onto(weights), base)
         checks = []
         look = Rounding(self.graph, given_all, found.results, self.source, self.files)

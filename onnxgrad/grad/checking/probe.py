@@ -33,7 +33,7 @@ from onnxgrad.verify.reference.user_operators import own_operators, unknown_to_o
 from onnxgrad.verify.running import session as onnxruntime
 from onnxgrad.verify.running.child_process import RunFailed
 from onnxgrad.verify.running.child_sessions import CACHED_SESSIONS
-from onnxgrad.verify.running.session import open_session
+from onnxgrad.verify.running.session import close_sessions, open_session
 
 
 @frozen
@@ -141,16 +141,19 @@ def runner(files: Files, model: ModelProto, provider: str, threads: int = 1) -> 
         outputs: Sequence[str] | None = None,
         apart: Path | None = None,
     ) -> dict[str, Any]:
-        source = files.runnable(model)
-        keep = CACHED_SESSIONS if files.folder is None else 1  # each one holds the weights
-        if files.folder is not None:
+        source, large = files.runnable(model), files.folder is not None
+        keep = 1 if large else CACHED_SESSIONS  # each one holds the weights
+        if large:
             return_memory()  # that of weights that were read before
         if as_written:  # callers open it with all optimisations, and it must load there
             open_session(source, provider=provider, threads=threads, keep=keep)
-        return onnxruntime.run(
+        found = onnxruntime.run(
             source, feeds, outputs=outputs, provider=provider, threads=threads,
             optimize=not as_written, keep=keep, apart=apart,
         )  # fmt: skip
+        if large:
+            close_sessions(provider)  # what follows runs in float64, or opens another one
+        return found
 
     return run, provider
 

@@ -36,11 +36,11 @@ class RuntimeMissing(InputError):
 # TF32 rounds float32 products to 10 bits; a proof needs the arithmetic that the file specifies.
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
 _MOST_CHARACTERS = 4000  # characters of a message that are searched
-# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " and the C++ function that raised it: both are less
-# useful than the text after them
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : ", the file (often a temporary one), and the C++
+# function that raised it: all are less useful than the text after them
 _CLUTTER = re.compile(
-    r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+:\d+ "
-    r"[^()]*\([^()]*\) (const )?"
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?|"
+    r"\S*/onnxruntime/\S+:\d+ [^()]*\([^()]*\) (const )?"
 )
 
 _NO_MEMORY = re.compile(r"bad_alloc|bad allocation|[Ff]ailed to allocate memory|[Oo]ut of memory")
