@@ -8,11 +8,12 @@ from pathlib import Path
 import onnx
 import pytest
 
+import onnxgrad
 from onnxgrad.ir.load import load
 from onnxgrad.ir.save import to_proto
 from scripts.fetch_models import NAMES
 from tests.backend_suite import usable
-from tests.helpers import MODELS_DIR
+from tests.helpers import MODELS_DIR, parse
 
 MODELS = sorted(MODELS_DIR.rglob("*.onnx"))
 
@@ -50,3 +51,17 @@ def test_committed_models(path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_fetched_models(name: str, fetched: Callable[[str], Path]) -> None:
     assert difference(onnx.load(fetched(name))) == ""
+
+
+def test_a_changed_body_of_a_sequence_map_has_dtypes() -> None:
+    """onnxruntime infers the one that torch writes for `hstack`, an If, and not what is left of it."""
+    model = parse("""g (float[2,3] x, int64 i) => (float[2,3] y) {
+      s = SequenceConstruct (x, x)
+      t = SequenceMap (s) <body = b (e) => (f) {
+        n = Shape (e) r = Size (n) z = Constant <value = int64 {0}> () k = CastLike (z, r) c = Equal (r, k)
+        f = If (c) <then_branch = t () => (p) { o = Constant <value_ints = [1]> () p = Reshape (e, o) },
+                    else_branch = u () => (q) { q = Identity (e) }> }>
+      y = SequenceAt (t, i) }""")
+    made = onnxgrad.optimize(model)
+    (mapped,) = (n for n in made.graph.node if n.op_type == "SequenceMap")
+    assert [n.op_type for n in mapped.attribute[0].g.node] == ["Identity"]

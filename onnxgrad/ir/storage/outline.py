@@ -14,7 +14,7 @@ from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.preflight.invalid_models import blaming
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import copy_fields, described, keep, strip
-from onnxgrad.ir.types import type_to_proto
+from onnxgrad.ir.types import TensorType, type_to_proto
 from onnxgrad.ir.var import Var, names_of
 
 
@@ -108,6 +108,7 @@ def _write_graph(block: BindingBlock, graph: GraphProto) -> None:
     declared = {v.name: info for v, info in block.declared.items() if info is not None}
     _write_declarations(block.inputs, source.input, declared, graph.input)
     _write_declarations(block.outputs, source.output, declared, graph.output)
+    _type_results(block, graph)
     for name, v in block.initializers.items():
         if v.initializer is not None:
             tensor = graph.initializer.add()
@@ -180,6 +181,17 @@ def _write_declarations(
             known.get(var.name) or ValueInfoProto(name=var.name, type=type_to_proto(var.type))
         )
         target[-1].name = var.name
+
+
+def _type_results(block: BindingBlock, graph: GraphProto) -> None:
+    """Adds the dtypes that the file left out of the body of a SequenceMap: onnxruntime opens none
+    without them, except bodies in which it infers them.
+    """
+    if block.owner is None or not block.owner.is_op("SequenceMap"):
+        return
+    for v, output in zip(block.outputs, graph.output, strict=True):
+        if isinstance(v.type, TensorType) and not output.type.WhichOneof("value"):
+            output.type.tensor_type.elem_type = v.type.dtype
 
 
 def _write_value_info(
