@@ -17,6 +17,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.emission.fill_and_reshape import zeros_like
 from onnxgrad.ir.type_inference import per_binding
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import counted
 
 _ANY_VERSION = 1000
 
@@ -162,7 +163,7 @@ def partials(
             count = len(found) if isinstance(found, (list, tuple)) else "no list of"
             raise InputError(
                 f"the gradient rule of {rule.name} returned {count} partials for "
-                f"{len(binding.inputs)} operands at '{binding}'"
+                f"{counted(len(binding.inputs), 'operand')} at '{binding}'"
             )
         return list(found)
     answer: list[Any] = [None] * len(binding.inputs)

@@ -208,7 +208,9 @@ def _places(entry: str, v: Var, text: str) -> list[Place]:
     given = [None if w.strip() == "..." else _place(entry, w) for w in text.split(",")]
     missing = len(v.shape) - sum(p is not None for p in given)
     if missing < 0:
-        raise InputError(f"target '{entry}' has {len(given)} places, and '{v.name}' is {v.type}")
+        raise InputError(
+            f"target '{entry}' has {counted(len(given), 'place')}, and '{v.name}' is {v.type}"
+        )
     if given.count(None) > 1:
         raise InputError(f"target '{entry}' has more than one '...'")
     dots = given.index(None) if None in given else len(given)

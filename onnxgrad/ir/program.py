@@ -24,7 +24,7 @@ from onnxgrad.ir.storage.stored_arrays import as_stored, is_storable
 from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import escaped
+from onnxgrad.wording import counted, escaped
 
 _ROWS = 40  # inputs or outputs in a notebook
 _WIDEST = 400  # characters of a cell
@@ -164,13 +164,14 @@ class Program:
     def __repr__(self) -> str:
         """Returns a line without the graph."""
         name = self.main.name or "model"
-        return f"Program({name}: {len(self.main.bindings)} nodes, opset {self.opset})"
+        return f"Program({name}: {counted(len(self.main.bindings), 'node')}, opset {self.opset})"
 
     def _repr_html_(self) -> str:
         main = self.main
         name = self.path.name if self.path is not None else main.name or "model"
         count = sum(1 for _ in main.walk())
-        facts = f"{count:,} nodes, {len(main.initializers):,} initializers, opset {self.opset}"
+        sizes = counted(count, "node"), counted(len(main.initializers), "initializer")
+        facts = f"{', '.join(sizes)}, opset {self.opset}"
         inputs = [v for v in main.inputs if v.initializer is None]
         rows = [*_rows("input", inputs), *_rows("output", main.outputs)]
         return (

@@ -19,6 +19,7 @@ from onnxgrad.ir.emission.emit import constant, emit, emit_with_blocks, nested
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array, TensorType
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import counted
 
 _DOMAIN = "ai.onnx.ml"
 
@@ -47,7 +48,7 @@ def _linear_regressor(
     if post_transform != "NONE" or coefficients is None:
         raise InputError(
             f"LinearRegressor with post_transform={post_transform} and "
-            f"{len(coefficients or ())} coefficients has no gradient"
+            f"{counted(len(coefficients or ()), 'coefficient')} has no gradient"
         )
     matrix = np.asarray(coefficients, np.float32).reshape(targets, -1).T
     if x.dtype != 1:

@@ -18,7 +18,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir.storage.atomic_files import regular
 from onnxgrad.ir.storage.numpy_files import read_arrays
 from onnxgrad.ir.types import Array
-from onnxgrad.wording import shape_text
+from onnxgrad.wording import counted, shape_text
 
 # NAME-0.npy, NAME-1.npy, ... or NAME-00000-of-00004.npy
 _SHARD = re.compile(r"(.+?)-(\d{1,9})(?:-of-(\d{1,9}))?")
@@ -170,7 +170,9 @@ def _joined(path: Path, name: str, matches: Mapping[str, re.Match[str]]) -> Shar
     if numbers != [*range(begin, begin + count)]:
         odd = next(n for n in range(begin, begin + count) if numbers.count(n) != 1)
         what = "several have" if numbers.count(odd) else "none has"
-        raise InputError(f"{path}: '{name}' has {len(order)} files, but {what} number {odd}")
+        raise InputError(
+            f"{path}: '{name}' has {counted(len(order), 'file')}, but {what} number {odd}"
+        )
     parts = {stem: _mapped(path / f"{stem}.npy") for stem in order}
     first = parts[order[0]]
     for stem, part in parts.items():

@@ -80,7 +80,8 @@ class Arrays(Data):
             raise InputError("the data has no examples")
         if self.whole and self.examples < self.size:
             raise InputError(
-                f"the data has {self.examples} examples, not enough for a batch of {self.size}"
+                f"the data has {counted(self.examples, 'example')}, not enough for a batch of "
+                f"{self.size}"
             )
 
     @property

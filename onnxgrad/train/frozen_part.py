@@ -25,7 +25,7 @@ from onnxgrad.train.data import Arrays, scaled
 from onnxgrad.train.engines.session import checked, open_session, refusing
 from onnxgrad.train.manifest import one_size
 from onnxgrad.train.update.emission import fed_of, prune
-from onnxgrad.wording import perhaps, shape_text
+from onnxgrad.wording import counted, perhaps, shape_text
 
 At: TypeAlias = "str | Sequence[str]"
 
@@ -181,7 +181,7 @@ def features(
         for name, a in zip(names, found, strict=True):
             if not a.ndim or len(a) != count:
                 raise InputError(
-                    f"'{name}' has shape {shape_text(a.shape)} for {count} examples: it "
+                    f"'{name}' has shape {shape_text(a.shape)} for {counted(count, 'example')}: it "
                     "needs one row for each"
                 )
         parts.append(found)

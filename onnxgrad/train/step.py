@@ -57,7 +57,7 @@ from onnxgrad.train.update.emission import (
 )
 from onnxgrad.train.update.mixed_precision import LossScaling
 from onnxgrad.train.update.options import NORM, AccumulateBy, UpdateOptions
-from onnxgrad.wording import option, perhaps
+from onnxgrad.wording import counted, option, perhaps
 
 DIVISOR = "loss.divisor"
 
@@ -86,7 +86,7 @@ class TrainingStep(InNotebooks):
         weights = len(self.manifest.of_role("parameter"))
         batch = ", ".join(fed.name for fed in self.manifest.of_role("batch"))
         how = self.manifest.optimizer["name"]
-        return f"TrainingStep({how} on {weights} weights; a batch holds {batch})"
+        return f"TrainingStep({how} on {counted(weights, 'weight')}; a batch holds {batch})"
 
 
 def build_step(

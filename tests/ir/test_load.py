@@ -418,7 +418,7 @@ def test_a_name_that_no_file_has() -> None:
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        ("g (float[2] x, float[2,2] w) => (float y) { y = Gemm(x, w) }", "'x' has 1 axes, not 2"),
+        ("g (float[2] x, float[2,2] w) => (float y) { y = Gemm(x, w) }", "'x' has 1 axis, not 2"),
         (
             "g (float[2,3] x, int64[2] t, float w) => (float y) "
             "{ y = SoftmaxCrossEntropyLoss(x, t, w) }",

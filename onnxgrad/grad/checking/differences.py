@@ -222,7 +222,7 @@ def _beside_kinks(
         why = "elements are on kinks, at too many values"
         return replace(before, error=0.0, judged=False, why=why), list(trials)
     kept = g.size - int(smooth.sum())
-    why = f"a kink at the value of {kept} of {g.size} elements"
+    why = f"a kink at the value of {kept} of {counted(g.size, 'element')}"
     strange = no_slope_beside(g, at, ~smooth, limit)
     if strange is not None:
         why = f"{why}, and the gradient there differs from the slopes on both sides"

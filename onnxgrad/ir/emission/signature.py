@@ -17,6 +17,7 @@ from onnx import AttributeProto, TensorProto, helper
 from onnxgrad.ir.attributes import RefAttr
 from onnxgrad.ir.types import FLOAT_DTYPES, TypeMismatch, dtype_name
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import counted
 
 
 class Formal(NamedTuple):
@@ -139,7 +140,8 @@ def check_operands(schema: onnx.defs.OpSchema, inputs: Sequence[Var | None]) -> 
     least, most, expected = _call_of(schema)
     if not least <= len(inputs) <= most:
         raise TypeMismatch(
-            f"{len(inputs)} operands, at version {schema.since_version} it takes {_arity(schema)}"
+            f"{counted(len(inputs), 'operand')}, at version {schema.since_version} it takes "
+            f"{_arity(schema)}"
         )
     bound: dict[str, Var] = {}
     for i, v in enumerate(inputs):

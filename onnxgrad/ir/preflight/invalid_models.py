@@ -20,6 +20,7 @@ from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.protobufs import model_nodes
 from onnxgrad.ir.type_inference.misinferred import ends_the_process
+from onnxgrad.wording import counted
 
 _LARGEST = 1 << 30  # serialised bytes; larger models are not passed to onnx's checker
 
@@ -149,7 +150,7 @@ def _check_ranks(b: Binding, where: str) -> None:
         if operand is not None and operand.rank not in (None, rank):
             raise InputError(
                 f"{where}: {b.op} '{b.node.name[:80]}': its operand '{operand.name[:80]}' has "
-                f"{operand.rank} axes, not {rank}"
+                f"{counted(operand.rank, 'axis', 'axes')}, not {rank}"
             )
 
 
@@ -168,7 +169,8 @@ def _check_list(b: Binding, where: str) -> None:
         if not -most <= axis < most:
             owner = "result" if b.op == "Unsqueeze" else "operand"
             raise InputError(
-                f"{where}: {b.op} '{b.node.name[:80]}': its {owner} of {most} axes has no axis "
+                f"{where}: {b.op} '{b.node.name[:80]}': its {owner} of "
+                f"{counted(most, 'axis', 'axes')} has no axis "
                 f"{axis}"
             )
 
@@ -182,11 +184,13 @@ def _check_axis(b: Binding, where: str) -> None:
         perm = b.attrs.get("perm")
         if isinstance(perm, tuple) and sorted(perm) != list(range(rank)):
             raise InputError(
-                f"{where}: {b.op} '{b.node.name[:80]}': {str(perm)[:60]} is no order of {rank} axes"
+                f"{where}: {b.op} '{b.node.name[:80]}': {str(perm)[:60]} is no order of "
+                f"{counted(rank, 'axis', 'axes')}"
             )
         return
     axis, most = b.attrs.get("axis"), rank + _BY_AXIS[b.op]
     if isinstance(axis, int) and not -most <= axis < most:
         raise InputError(
-            f"{where}: {b.op} '{b.node.name[:80]}': its operand of {rank} axes has no axis {axis}"
+            f"{where}: {b.op} '{b.node.name[:80]}': its operand of "
+            f"{counted(rank, 'axis', 'axes')} has no axis {axis}"
         )

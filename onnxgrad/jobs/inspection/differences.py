@@ -26,7 +26,7 @@ from onnxgrad.ir.protobufs import elements, every_node, operator
 from onnxgrad.ir.storage.external_data import internalize
 from onnxgrad.ir.types import dtype_name, type_from_proto
 from onnxgrad.results import WithPage
-from onnxgrad.wording import shape_text
+from onnxgrad.wording import counted, shape_text
 
 _Entry = TypeVar("_Entry")
 # the field of an attribute that holds its value, by type
@@ -117,7 +117,7 @@ class Comparison:
         if stale:
             where = scope or "graph: "
             self.lines["other"].append(
-                f"{where}{len(stale)} declared types differ, the first of '{stale[0]}'"
+                f"{where}{counted(len(stale), 'declared type')} changed, the first of '{stale[0]}'"
             )
         done = {"node", "initializer", "input", "output", "value_info"}
         self._fields(f"graph {scope}".strip(), a, b, skip=done)

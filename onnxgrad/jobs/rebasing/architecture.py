@@ -13,6 +13,7 @@ from onnxgrad.ir import domains
 from onnxgrad.ir.origins import weight_in
 from onnxgrad.ir.protobufs import copy_of
 from onnxgrad.jobs.rebasing.outline import bare
+from onnxgrad.wording import counted
 
 
 def same_places(
@@ -66,7 +67,9 @@ def _have_equal_nodes(outline: GraphProto, graph: GraphProto) -> bool:
 
 def _another(what: str) -> InputError:
     return InputError(
-        f"the new weights belong to another architecture: {what}; optimise it instead"
+        f"the new weights belong to another architecture: {what}; if commands changed the original "
+        "before it was optimised (join, edit, preprocess, ...), run them on the new export, or "
+        "optimise it instead"
     )
 
 
@@ -106,7 +109,9 @@ class _Walk:
             raise _another("a sparse initializer differs")
         for i, (x, y) in enumerate(zip_longest(a.node, b.node)):
             if x is None or y is None:
-                raise _another(f"{where} has {len(b.node)} nodes, the original {len(a.node)}")
+                raise _another(
+                    f"{where} has {counted(len(b.node), 'node')}, the original {len(a.node)}"
+                )
             self._node(x, y, f"node {i} of {where}, {y.op_type} '{y.name}'")
         for p, q in outputs.items():
             self._read(p, q, f"output '{q}'")
@@ -163,7 +168,7 @@ def _same_types(
 ) -> dict[str, str]:
     """Returns the names of inputs or outputs by those of the original. Raises InputError."""
     if len(mine) != len(theirs):
-        raise _another(f"{where} has {len(theirs)} {kind}s, the original {len(mine)}")
+        raise _another(f"{where} has {counted(len(theirs), kind)}, the original {len(mine)}")
     for x, y in zip(mine, theirs, strict=True):
         if not _fit(x, y):
             raise _another(f"{kind} '{y.name}' has another type than '{x.name}'")

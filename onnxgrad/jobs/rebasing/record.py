@@ -40,7 +40,7 @@ from onnxgrad.jobs.rebasing.steps import Decoder, Encoder
 from onnxgrad.jobs.rebasing.values import Values
 from onnxgrad.version import __version__
 from onnxgrad.vocabulary import RECORD
-from onnxgrad.wording import option
+from onnxgrad.wording import counted, option
 
 # what a file begins with; the number changes with the format
 _OURS = b"onnxgrad rebase "
@@ -55,7 +55,7 @@ class PredicateFailed(NotProved):
         first = held[0]
         others = dict.fromkeys((h.rule, h.where) for h in held[1:])
         others.pop((first.rule, first.where), None)
-        more = f" (and {len(others)} more rewrites)" if others else ""
+        more = f" (and {counted(len(others), 'more rewrite')})" if others else ""
         super().__init__(
             f"the rewrite {first.rule} (pass {first.pass_name}) at {first.where} does not hold for "
             f"the new weights{more}: it needs {first.predicate}; optimise the new model instead; "

@@ -355,7 +355,7 @@ def _complete(
     """
     if missing:
         raise InputError(
-            f"{where}: has no value for {counted(len(missing), 'weight')} of the original: "
+            f"{where}: no value for {counted(len(missing), 'weight')} of the original: "
             f"{listed(missing)}; {option('--map OLD=NEW', 'map')} names those with other names"
         )
     kept = [n for n in record.stored if n not in readers and n not in record.fixed]

@@ -24,6 +24,7 @@ from onnxgrad.ir.traced_arrays import Traced, predicate, recorded
 from onnxgrad.ir.type_inference import per_binding
 from onnxgrad.ir.types import Array, SequenceType, TensorType, TypeMismatch
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import counted
 
 LARGEST, SMALLEST = 65504.0, 2.0**-24
 # larger numbers are no quantities: they mean infinity, in masks and as bounds
@@ -51,11 +52,13 @@ class Halved:
         """Describes the changes of numbers that float16 cannot represent."""
         size, found = self.size, []
         if self.far:
-            found.append(f"{self.far:,} of {size:,} numbers stood for infinity and became ±65504")
+            found.append(
+                f"{self.far:,} of {counted(size, 'number')} stood for infinity and became ±65504"
+            )
         if self.raised:
             found.append("became the smallest number, 6e-08, instead of 0")
         if self.lost:
-            found.append(f"{self.lost:,} of {size:,} numbers are below 3e-08 and became 0")
+            found.append(f"{self.lost:,} of {counted(size, 'number')} are below 3e-08 and became 0")
         return found
 
 

@@ -135,7 +135,8 @@ def adapters_of(model: ModelLike, values: Mapping[str, Array] | None = None) -> 
         )
     if "names" in note:
         raise InputError(
-            f"the model holds {len(note['names'])} adapters to choose from by an input: take one "
+            f"the model holds {counted(len(note['names']), 'adapter')} to choose from by an "
+            "input: take one "
             "adapter from its original model"
         )
     held = {

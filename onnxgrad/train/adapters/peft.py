@@ -25,7 +25,7 @@ from onnxgrad.options import known_keywords
 from onnxgrad.train.adapters.adapters import LORA_A, LORA_B, Adapters, adapters_of
 from onnxgrad.train.adapters.targets import Site, sites
 from onnxgrad.train.export import digest
-from onnxgrad.wording import printable_json, shape_text, what_there_is
+from onnxgrad.wording import counted, printable_json, shape_text, what_there_is
 
 FILES = _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -212,7 +212,8 @@ def _the_site(
     if len(found) != 1:
         listed = what_there_is(_module(s, rename) or s.name for s in found or known)
         raise InputError(
-            f"module '{module}' matches {len(found)} matrices of the model that can have adapters, "
+            f"module '{module}' matches {counted(len(found), 'matrix', 'matrices')} of the "
+            "model that can have adapters, "
             f"not one{listed}; pass the beginning of their names as prefix=, other parts as rename="
         )
     return _checked(found[0])

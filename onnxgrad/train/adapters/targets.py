@@ -21,7 +21,7 @@ from onnxgrad.ir.domains import TYPE_READS
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import FLOAT_DTYPES, dtype_name, element_count, is_static
 from onnxgrad.ir.var import Var
-from onnxgrad.wording import perhaps, what_there_is
+from onnxgrad.wording import counted, perhaps, what_there_is
 
 Kind = Literal["right", "left", "conv", "rows"]
 _CONTRIB = "com.microsoft"
@@ -122,7 +122,10 @@ def use_of(read: Read, shape: tuple[int, ...]) -> Use:
     if b.domain != "" or b.op not in ("MatMul", "Gemm", "Gather") or not read.of_weight:
         raise Declined(f"{read.where} reads it, which cannot have an adapter")
     if len(shape) != 2:
-        raise Declined(f"{read.where} reads {len(shape)} axes of it: adapters are for matrices")
+        raise Declined(
+            f"{read.where} reads {counted(len(shape), 'axis', 'axes')} of it: adapters are for "
+            "matrices"
+        )
     if b.op == "Gather":
         return _of_gather(read)
     return _of_product(read)

@@ -17,6 +17,7 @@ from onnxgrad.transform.preprocessing.detection import boxes_and_scores, check_r
 from onnxgrad.transform.preprocessing.image_sizes import Pixels, Sizes, pair_of
 from onnxgrad.transform.preprocessing.pixels import Array
 from onnxgrad.transform.preprocessing.steps import Frame, Head, Values
+from onnxgrad.wording import counted
 
 _LARGEST = 1 << 28  # bytes of a file
 Positive = Annotated[float, Range(0, 3e38, above=True, words="a finite number above 0")]
@@ -70,8 +71,8 @@ class Anchors(Head):
         centers, sizes = self._placed()
         if isinstance(offsets.shape[1], int) and offsets.shape[1] != len(centers):
             raise InputError(
-                f"anchors: there are {len(centers)} anchors, but '{offsets.name}' has "
-                f"{offsets.shape[1]} boxes"
+                f"anchors: the number of anchors is {len(centers)}, but '{offsets.name}' has "
+                f"{counted(offsets.shape[1], 'box', 'boxes')}"
             )
         by_center, by_size = self._factors()
         xy = columns(offsets, 0, 2) * by_center * sizes + centers

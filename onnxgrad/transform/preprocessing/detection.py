@@ -19,6 +19,7 @@ from onnxgrad.transform.preprocessing.heads import emit_labels, labels_at, only
 from onnxgrad.transform.preprocessing.image_sizes import Sizes, pair_of
 from onnxgrad.transform.preprocessing.pixels import Array
 from onnxgrad.transform.preprocessing.steps import Frame, Head, Values
+from onnxgrad.wording import counted
 
 Share = Annotated[float, Range(0, 1)]
 Several = Annotated[int, Range(1, 1 << 31)]
@@ -62,7 +63,8 @@ class Boxes(Head):
             grid, stride = _grid(pair_of(self.size or 0, self.name))
             if isinstance(boxes.shape[1], int) and boxes.shape[1] != len(grid):
                 raise InputError(
-                    f"boxes: a yolox of size {self.size} has {len(grid)} boxes, but the output has "
+                    f"boxes: a yolox of size {self.size} has "
+                    f"{counted(len(grid), 'box', 'boxes')}, but the output has "
                     f"{boxes.shape[1]}"
                 )
             xy, wh = (xy + grid) * stride, op.Exp(wh) * stride

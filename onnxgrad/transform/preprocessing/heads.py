@@ -16,6 +16,7 @@ from onnxgrad.ir.var import Var
 from onnxgrad.options import Range
 from onnxgrad.transform.preprocessing.pixels import Array
 from onnxgrad.transform.preprocessing.steps import Frame, Head, Values
+from onnxgrad.wording import counted
 
 Axis = Annotated[int, Range(-64, 63)]
 Several = Annotated[int, Range(1, 1 << 31)]
@@ -96,7 +97,9 @@ class TopK(Head):
         x = only(values, self.name)
         size = _check_axis(x, -1, self.name)
         if isinstance(size, int) and size < self.k:
-            raise InputError(f"top-k: k is {self.k}, but '{x.name}' has {size} classes")
+            raise InputError(
+                f"top-k: k is {self.k}, but '{x.name}' has {counted(size, 'class', 'classes')}"
+            )
         scores, classes = op.TopK(x, np.array([self.k]), axis=-1, outputs=2)
         return {"scores": scores, "classes": classes, **emit_labels(self.labels, size, classes)}
 
@@ -159,7 +162,10 @@ def emit_labels(path: str, size: Any, classes: Var) -> dict[str, Any]:
         return {}
     lines = labels_in(path)
     if isinstance(size, int) and size != len(lines):
-        raise InputError(f"labels: {path} has {len(lines)} lines, but there are {size} classes")
+        raise InputError(
+            f"labels: {path} has {counted(len(lines), 'line')} for "
+            f"{counted(size, 'class', 'classes')}"
+        )
     texts = constant(np.array(lines, object), TensorProto.STRING, "texts")
     return {"labels": op.Gather(texts, classes, axis=0)}
 

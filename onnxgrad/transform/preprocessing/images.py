@@ -29,6 +29,7 @@ from onnxgrad.transform.preprocessing.steps import (
     vector,
     whole,
 )
+from onnxgrad.wording import counted
 
 Finite = Annotated[float, Range(-3e38, 3e38, words="a finite number")]
 Divisor = Annotated[float, Range(0, 3e38, above=True, words="a finite number above 0")]
@@ -130,8 +131,8 @@ class Normalize(Before):
         for option, numbers in (("mean", self.mean), ("std", self.std)):
             if isinstance(numbers, tuple) and len(numbers) not in (1, channels):
                 raise InputError(
-                    f"normalize: {option} has {len(numbers)} numbers, but the image has {channels} "
-                    "channels"
+                    f"normalize: {option} has {len(numbers)} numbers, but the image has "
+                    f"{counted(channels, 'channel')}"
                 )
         return replace(at, value=(_floats(at.value) - _column(self.mean)) / _column(self.std))
 

@@ -90,3 +90,16 @@ def test_other_opsets_and_functions() -> None:
     assert same_places(parse(calls), parse(calls)) == {}
     with pytest.raises(InputError, match="a local function differs"):
         same_places(parse(calls), parse(calls.replace("Neg", "Abs")))
+
+
+def test_what_differs_is_counted_and_its_cause_named() -> None:
+    """An export beside a model that was joined before it was optimised."""
+    model = parse("g (float[N,2] x, float[N,2] z) => (float[N,2] y) { y = Add (x, z) }")
+    other = parse("g (float[N,2] x) => (float[N,2] y) { y = Neg (x) }")
+    with pytest.raises(
+        InputError, match="the graph has 1 input, the original 2; if commands changed"
+    ):
+        same_places(model, other)
+    longer = parse("g (float[N,2] x) => (float[N,2] y) { t = Neg (x) y = Exp (t) }")
+    with pytest.raises(InputError, match=r"has 1 node, the original 2; .*\(join, edit, preprocess"):
+        same_places(longer, other)

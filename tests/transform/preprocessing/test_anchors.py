@@ -138,7 +138,9 @@ def test_anchors_that_do_not_fit(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             onnxgrad.preprocess(parse(model), after={"boxes,scores": f"anchors{{file={file}}}"})
 
-    refused([[1.0, 2, 3, 4]], "there are 1 anchors, but 'boxes' has 3 boxes|but 'b' has 3 boxes")
+    refused(
+        [[1.0, 2, 3, 4]], "the number of anchors is 1, but 'boxes' has 3 boxes|but 'b' has 3 boxes"
+    )
     refused([1.0, 2, 3, 4], r"anchors.npy must be an .npy of \[A, 4\], not \[4\]")
     refused([[1.0, 2, 3, np.inf]] * 3, "anchors.npy must have finite numbers")
     (tmp_path / "text.npy").write_text("no numbers")

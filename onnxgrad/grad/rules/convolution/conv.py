@@ -32,6 +32,7 @@ from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import element_count
 from onnxgrad.ir.var import Var
 from onnxgrad.rewrite.pattern import P, capture
+from onnxgrad.wording import counted
 
 
 def bias(g: Var, y: Var, x: Var, w: Var, binding: Binding) -> Var:
@@ -49,7 +50,8 @@ def _checked(binding: Binding, x: Var, w: Var, axis: int, times: int) -> tuple[i
     given, taken = (v.shape[a] if v.shape else None for v, a in ((x, 1), (w, axis)))
     if isinstance(given, int) and isinstance(taken, int) and given != times * taken:
         raise InputError(
-            f"no gradient of '{binding}': {x.name} has {given} channels, but {w.name} accepts "
+            f"no gradient of '{binding}': {x.name} has {counted(given, 'channel')}, but "
+            f"{w.name} accepts "
             f"{times * taken}"
         )
     return kernel_of(w, binding)

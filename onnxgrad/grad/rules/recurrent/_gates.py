@@ -15,6 +15,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import filled_like
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import counted
 
 Slope = Callable[[Var, Var, float, float], Var]
 Value = Callable[[Var, float, float], Var]
@@ -189,7 +190,8 @@ def gates(
         found.append(Gate(name, alpha, beta, 0.0 if i % len(defaults) == unclipped else clip))
     if len(found) != len(defaults) * directions:
         raise InputError(
-            f"'{binding}' has {len(found)} activations but needs {len(defaults) * directions}"
+            f"'{binding}' has {counted(len(found), 'activation')} but needs "
+            f"{len(defaults) * directions}"
         )
     return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]
 
