@@ -1,32 +1,43 @@
-"""The step after a detector whose boxes are offsets from anchors: SSD, RetinaNet, Faster R-CNN."""
+"""Steps after a detector whose boxes are offsets from anchors: SSD, RetinaNet, FCOS."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from onnxgrad.errors import InputError
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.storage.atomic_files import regular
+from onnxgrad.ir.var import Var
 from onnxgrad.options import Range
-from onnxgrad.transform.preprocessing.detection import boxes_and_scores, check_rank, columns
+from onnxgrad.transform.preprocessing.detection import (
+    Several,
+    boxes_and_scores,
+    check_rank,
+    columns,
+    detections,
+)
+from onnxgrad.transform.preprocessing.heads import sigmoid
 from onnxgrad.transform.preprocessing.image_sizes import Pixels, Sizes, pair_of
 from onnxgrad.transform.preprocessing.pixels import Array
 from onnxgrad.transform.preprocessing.steps import Frame, Head, Values
 from onnxgrad.wording import counted
 
 _LARGEST = 1 << 28  # bytes of a file
+_END = np.iinfo(np.int64).max
 Positive = Annotated[float, Range(0, 3e38, above=True, words="a finite number above 0")]
 
 
 @dataclass(frozen=True)
 class Anchors(Head):
     """Boxes x1, y1, x2, y2 [N, A, 4] from offsets dx, dy, dw, dh [N, A, 4] to anchors of center
-    (x, y) and size (w, h): center (x + v0 dx w, y + v1 dy h), size (w exp(v2 dw), h exp(v3 dh)).
+    (x, y) and size (w, h): center (x + v0 dx w, y + v1 dy h), size (w exp(v2 dw), h exp(v3 dh)). Or
+    with `code` distances from l, t, r, b: (x - v0 l w, y - v1 t h, x + v2 r w, y + v3 b h).
 
     The anchors are those of `file`, an .npy of [A, 4] as x, y, w, h, or as x1, y1, x2, y2 with
     `corners`; `size`, of the model's image, multiplies anchors from 0 to 1. Or they are generated
@@ -44,6 +55,7 @@ class Anchors(Head):
     sizes: tuple[Positive, ...] = ()
     ratios: tuple[Positive, ...] = (1.0,)
     variances: tuple[Positive, ...] = (1.0, 1.0)
+    code: Literal["deltas", "distances"] = "deltas"
     limit: Positive = 62.5
 
     def __post_init__(self) -> None:
@@ -75,6 +87,10 @@ class Anchors(Head):
                 f"{counted(offsets.shape[1], 'box', 'boxes')}"
             )
         by_center, by_size = self._factors()
+        if self.code == "distances":
+            near = columns(offsets, 0, 2) * by_center * sizes
+            far = columns(offsets, 2, 4) * by_size * sizes
+            return {"boxes": op.Concat(centers - near, centers + far, axis=-1), "scores": scores}
         xy = columns(offsets, 0, 2) * by_center * sizes + centers
         most = math.log(self.limit)
         wh = op.Exp(op.Min(columns(offsets, 2, 4) * by_size, most)) * sizes * 0.5
@@ -85,6 +101,13 @@ class Anchors(Head):
         offsets, scores = boxes_and_scores(values, self.name)
         (centers, sizes), (by_center, by_size) = self._placed(), self._factors()
         xy = centers + sizes * by_center * offsets[..., :2]
+        if self.code == "distances":
+            near, far = (
+                sizes * by * part
+                for by, part in ((by_center, offsets[..., :2]), (by_size, offsets[..., 2:]))
+            )
+            boxes = np.concatenate([centers - near, centers + far], -1)
+            return {"boxes": boxes.astype(offsets.dtype), "scores": scores}
         wh = sizes * np.exp(np.minimum(by_size * offsets[..., 2:], math.log(self.limit)))
         boxes = np.concatenate([xy - wh / 2, xy + wh / 2], -1)
         return {"boxes": boxes.astype(offsets.dtype), "scores": scores}
@@ -129,3 +152,102 @@ class Anchors(Head):
             y, x = y.ravel() * (height // rows), x.ravel() * (width // across)
             found.append((np.stack([x, y, x, y], 1)[:, None] + base).reshape(-1, 4))
         return np.concatenate(found)
+
+
+@dataclass(frozen=True)
+class Centerness(Head):
+    """Scores of FCOS, from outputs of boxes, logits [N, A, C] and centerness [N, A, 1]: the square
+    root of the probability of a class times that of the center.
+    """
+
+    name: ClassVar[str] = "centerness"
+
+    def emit(self, values: Values, frame: Frame | None) -> dict[str, Any]:
+        """Returns boxes and scores."""
+        boxes, scores, center = self._three(values)
+        return {"boxes": boxes, "scores": op.Sqrt(op.Sigmoid(scores) * op.Sigmoid(center))}
+
+    def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
+        """Returns boxes and scores."""
+        boxes, scores, center = self._three(values)
+        found = np.sqrt(sigmoid(scores) * sigmoid(center))
+        return {"boxes": boxes, "scores": found.astype(scores.dtype)}
+
+    def _three(self, values: Values) -> list[Any]:
+        if len(values) != 3:
+            raise InputError(
+                "centerness works on outputs of boxes, scores and centerness, in this order, but "
+                f"there is {', '.join(values)}"
+            )
+        return [*values.values()]
+
+
+@dataclass(frozen=True)
+class Candidates(Head):
+    """The best `most` scores of each level, over all classes, or with `by` class of each class. The
+    others become 0. Scores equal to the last one stay.
+
+    A level has the boxes of one of the `strides` of an image of `size`, `each` in a cell. Without
+    strides there is one level.
+    """
+
+    name: ClassVar[str] = "candidates"
+    most: Several
+    by: Literal["level", "class"] = "level"
+    size: Sizes | None = None
+    strides: tuple[Pixels, ...] = ()
+    each: Several = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size is not None:
+            pair_of(self.size, self.name)
+        elif self.strides:
+            raise InputError("candidates: strides need the size of the model's image: size=800")
+
+    def emit(self, values: Values, frame: Frame | None) -> dict[str, Any]:
+        """Returns the values with other scores."""
+        boxes, scores = detections(values, self.name)
+        check_rank(scores, self.name)
+        ends = self._ends(scores.shape[1])
+        parts = [
+            self._best(op.Slice(scores, np.array([a]), np.array([b]), np.array([1])))
+            for a, b in pairwise(ends)
+        ]
+        return {
+            "boxes": boxes,
+            "scores": op.Concat(*parts, axis=1) if parts else self._best(scores),
+        }
+
+    def _best(self, scores: Var) -> Var:
+        axis = 1
+        found = op.Flatten(scores, axis=1) if self.by == "level" else scores
+        count = op.Min(np.array([self.most]), op.Gather(op.Shape(found), np.array([axis])))
+        best, _ = op.TopK(found, count, axis=axis, outputs=2)
+        least = op.Slice(best, np.array([-1]), np.array([_END]), np.array([axis]))
+        least = op.Unsqueeze(least, [2]) if self.by == "level" else least
+        return op.Where(op.Less(scores, least), 0.0, scores)
+
+    def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
+        """Returns the values with other scores."""
+        boxes, scores = detections(values, self.name)
+        made = scores.copy()
+        for a, b in pairwise(self._ends(scores.shape[1]) or [0, scores.shape[1]]):
+            part = made[:, a:b]
+            found = part.reshape(len(part), -1, 1) if self.by == "level" else part
+            least = np.sort(found, axis=1)[:, ::-1][:, : self.most][:, -1:]
+            part[part < least] = 0
+        return {"boxes": boxes, "scores": made}
+
+    def _ends(self, count: Any) -> list[int]:
+        """Returns where levels begin and end, nothing for one level. Raises InputError."""
+        if not self.strides:
+            return []
+        height, width = pair_of(self.size or 0, self.name)
+        levels = [-(-height // s) * -(-width // s) * self.each for s in self.strides]
+        if isinstance(count, int) and count != sum(levels):
+            raise InputError(
+                f"candidates: the strides have {counted(sum(levels), 'box', 'boxes')}, but there "
+                f"are {counted(count, 'score')} of each class"
+            )
+        return [0, *accumulate(levels)]

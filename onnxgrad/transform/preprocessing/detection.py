@@ -126,7 +126,7 @@ class Nms(Head):
 
     def emit(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns boxes [M, 4], scores, classes and images [M], and labels if there is a file."""
-        boxes, scores = (op.Cast(v, to=TensorProto.FLOAT) for v in _detections(values, self.name))
+        boxes, scores = (op.Cast(v, to=TensorProto.FLOAT) for v in detections(values, self.name))
         if self.best:
             classes = op.Range(np.int64(0), op.Gather(op.Shape(scores), np.int64(2)), np.int64(1))
             first = op.Equal(op.ArgMax(scores, axis=2, keepdims=1), classes)
@@ -150,7 +150,7 @@ class Nms(Head):
 
     def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns boxes [M, 4], scores, classes and images [M], and labels if there is a file."""
-        boxes, scores = (v.astype(np.float32) for v in _detections(values, self.name))
+        boxes, scores = (v.astype(np.float32) for v in detections(values, self.name))
         kept: list[tuple[int, int, int]] = []
         for n in range(boxes.shape[0]):
             best = scores[n].argmax(-1)
@@ -171,7 +171,7 @@ class Nms(Head):
 
     def doubt(self, values: Values) -> str:
         """Returns how many boxes are infinite and how many candidates have equal scores, if any."""
-        boxes, scores = (v.astype(np.float32) for v in _detections(values, self.name))
+        boxes, scores = (v.astype(np.float32) for v in detections(values, self.name))
         infinite = int((~np.isfinite(boxes)).any(-1).sum())
         columns_of = np.moveaxis(scores, -1, 1).reshape(-1, scores.shape[1])
         above = [column[column > np.float32(self.score)] for column in columns_of]
@@ -209,13 +209,13 @@ class DropBackground(Head):
 
     def emit(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns boxes and scores with one class less."""
-        boxes, scores = _detections(values, self.name)
+        boxes, scores = detections(values, self.name)
         ends = (1, _END) if self.place == "first" else (0, -1)
         return {"boxes": boxes, "scores": columns(scores, *ends)}
 
     def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns boxes and scores with one class less."""
-        boxes, scores = _detections(values, self.name)
+        boxes, scores = detections(values, self.name)
         return {"boxes": boxes, "scores": np.delete(scores, 0 if self.place == "first" else -1, -1)}
 
 
@@ -272,7 +272,7 @@ def _boxes(values: Values) -> Any:
     return values["boxes"]
 
 
-def _detections(values: Values, name: str) -> tuple[Any, Any]:
+def detections(values: Values, name: str) -> tuple[Any, Any]:
     """Returns boxes and scores: by name, or the only two values. Raises InputError."""
     if "boxes" in values and "scores" in values:
         return values["boxes"], values["scores"]

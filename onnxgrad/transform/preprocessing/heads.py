@@ -54,9 +54,13 @@ class Sigmoid(Head):
 
     def compute(self, values: Values, frame: Frame | None) -> dict[str, Any]:
         """Returns probabilities."""
-        x = _class_scores(values, self.name)
-        e = np.exp(-np.abs(x))
-        return _with_probabilities(values, np.where(x < 0, e, np.ones_like(e)) / (1 + e))
+        return _with_probabilities(values, sigmoid(_class_scores(values, self.name)))
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), without an overflow."""
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, e, np.ones_like(e)) / (1 + e))
 
 
 @dataclass(frozen=True)

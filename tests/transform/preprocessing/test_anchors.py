@@ -10,7 +10,7 @@ import pytest
 
 import onnxgrad
 from onnxgrad.errors import InputError
-from onnxgrad.transform.preprocessing.anchors import Anchors
+from onnxgrad.transform.preprocessing.anchors import Anchors, Candidates
 from onnxgrad.verify.running.session import run
 from tests.helpers import parse
 from tests.transform.preprocessing.test_detection import TWO
@@ -108,6 +108,100 @@ def test_priors_of_ssd_beside_torchvision(tmp_path: Path) -> None:
         f"anchors{{file={file},corners=true,variances=[0.1,0.2]}}", offsets, offsets[..., :2]
     )
     assert np.allclose(found["boxes"][0], wanted, rtol=1e-5, atol=1e-3)
+
+
+def test_distances_of_fcos() -> None:
+    """Sides from the center of each cell, in sizes of its anchor; scores with the centerness."""
+    rng = np.random.default_rng(3)
+    boxes = rng.uniform(0, 3, (2, 8, 4)).astype(np.float32)
+    logits, center = (rng.normal(size=(2, 8, n)).astype(np.float32) for n in (3, 1))
+    model = """g (float[2,8,4] b, float[2,8,3] s, float[2,8,1] c) => (float[2,8,4] box, float[2,8,3] cls, float[2,8,1] mid) {
+      box = Relu(b) cls = Identity(s) mid = Identity(c) }"""
+    steps = "centerness,anchors{size=[8,12],strides=[4,8],sizes=[4,8],code=distances}"
+    made = onnxgrad.preprocess(parse(model), after={"box,cls,mid": steps})
+    found = dict(run(made, {"b": boxes, "s": logits, "c": center}))
+    cells = [(4 * x, 4 * y, 4) for y in range(2) for x in range(3)] + [
+        (6 * x, 0, 8) for x in range(2)
+    ]
+    for a, (x, y, side) in enumerate(cells):
+        left, top, right, bottom = (boxes[:, a] * side).T
+        wanted = np.stack([x - left, y - top, x + right, y + bottom], 1)
+        assert np.allclose(found["boxes"][:, a], wanted, atol=1e-5)
+    p, q = (1 / (1 + np.exp(-v.astype(float))) for v in (logits, center))
+    assert np.allclose(found["scores"], np.sqrt(p * q), atol=1e-6)
+    with pytest.raises(InputError, match="centerness works on outputs of boxes, scores and center"):
+        onnxgrad.preprocess(parse(TWO), after={"boxes,scores": "centerness"})
+
+
+@pytest.mark.parametrize("by", ["level", "class"])
+def test_candidates(by: str) -> None:
+    """The best of levels of 12 and 4 boxes, of all classes together, or of each class."""
+    rng = np.random.default_rng(4)
+    boxes = rng.normal(size=(2, 16, 4)).astype(np.float32)
+    scores = (
+        rng.permutation(np.linspace(0.01, 0.99, 2 * 16 * 3)).reshape(2, 16, 3).astype(np.float32)
+    )
+    steps = f"candidates{{most=5,by={by},size=[8,12],strides=[4,8],each=2}}"
+    found = both(steps, boxes, scores)
+    assert np.array_equal(found["boxes"], boxes)
+    for n in range(2):
+        for a, b in ((0, 12), (12, 16)):
+            kept, given = found["scores"][n, a:b], scores[n, a:b]
+            groups = (
+                [(kept.ravel(), given.ravel())]
+                if by == "level"
+                else zip(kept.T, given.T, strict=True)
+            )
+            for mine, theirs in groups:
+                best = np.argsort(-theirs)[:5]
+                assert np.array_equal(np.flatnonzero(mine), np.sort(best))
+                assert np.array_equal(mine[best], theirs[best])
+    whole = both(f"candidates{{most=7,by={by}}}", boxes, scores)["scores"]
+    counts = (whole > 0).sum((1, 2) if by == "level" else 1)
+    assert (counts == 7).all() and whole.max() == scores.max()
+    assert np.array_equal(both(f"candidates{{most=99,by={by}}}", boxes, scores)["scores"], scores)
+
+
+def test_candidates_that_do_not_fit() -> None:
+    model = parse(TWO.replace("N,A,4", "1,3,4").replace("N,A,C", "1,3,2"))
+    for steps, message in (
+        ("candidates{most=5,strides=[8]}", "strides need the size of the model's image"),
+        (
+            "candidates{most=5,size=8,strides=[8]}",
+            "strides have 1 box, but there are 3 scores of each",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            onnxgrad.preprocess(model, after={"boxes,scores": steps})
+
+
+@pytest.mark.parametrize("size", [(256, 320), (200, 333)])
+def test_fcos_and_its_candidates_beside_torchvision(size: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchvision", exc_type=ImportError)
+    from torchvision.models.detection import _utils, anchor_utils, image_list
+
+    strides = (8, 16, 32, 64, 128)
+    grids = [[-(-n // s) for n in size] for s in strides]
+    generator = anchor_utils.AnchorGenerator(tuple((s,) for s in strides), ((1.0,),) * 5)
+    images = image_list.ImageList(torch.zeros(1, 3, *size), [size])
+    (anchors,) = generator(images, [torch.zeros(1, 1, *grid) for grid in grids])
+    rng = np.random.default_rng(0)
+    offsets = np.abs(rng.normal(0, 1.5, (1, len(anchors), 4))).astype(np.float32)
+    wanted = _utils.BoxLinearCoder(normalize_by_size=True).decode(torch.tensor(offsets[0]), anchors)
+    made = Anchors(size=size, strides=strides, sizes=tuple(map(float, strides)), code="distances")
+    found = made.compute({"b": offsets, "s": offsets}, None)["boxes"][0]
+    assert np.allclose(found, wanted, rtol=1e-5, atol=1e-3)
+    scores = torch.rand(len(anchors), 4, generator=torch.Generator().manual_seed(0))
+    kept = torch.zeros_like(scores)
+    for part, given in zip(
+        *(s.split([h * w for h, w in grids]) for s in (kept, scores)), strict=True
+    ):
+        values, places = given.flatten().topk(min(20, given.numel()))
+        part.view(-1)[places] = values
+    mine = Candidates(most=20, size=size, strides=strides)
+    found = mine.compute({"boxes": offsets, "scores": scores.numpy()[None]}, None)["scores"][0]
+    assert np.array_equal(found, kept.numpy())
 
 
 @pytest.mark.parametrize(
