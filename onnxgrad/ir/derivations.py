@@ -138,12 +138,14 @@ class ReadWeights:
 @dataclass(eq=False)
 class Derivations:
     """The predicates of the weights of one program: `pending` since the last rewrite or attempt,
-    `held` by rewrites. `read`: the weights whose values were read.
+    `held` by rewrites. `read`: the weights whose values were read. `shapes`: of steps whose
+    elements were reshaped.
     """
 
     pending: list[Predicate] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     read: ReadWeights = field(default_factory=ReadWeights)
+    shapes: dict[Step, tuple[int, ...]] = field(default_factory=dict)
 
     def commit(self, pass_name: str, rule: str, where: str) -> None:
         """Keeps the pending predicates: a rewrite relied on them."""

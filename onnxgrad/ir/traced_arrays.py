@@ -18,6 +18,8 @@ STATIC = frozenset({
     "prod", "ravel", "repeat", "reshape", "roll", "sort", "split", "squeeze", "stack", "sum",
     "swapaxes", "take", "tile", "transpose", "tril", "triu", "where",
 })  # fmt: skip
+# those among them that keep the order of elements, so that several in a row are one `reshape`
+_RESHAPING = frozenset({"expand_dims", "ravel", "reshape", "squeeze"})
 _ABOUT = frozenset({"shape", "dtype", "ndim", "size", "nbytes", "itemsize", "flags"})
 # methods that are functions of numpy with the same arguments
 _METHODS = frozenset({
@@ -109,10 +111,29 @@ class Traced(NDArrayOperatorsMixin):
     def _numpy(self, function: Any, inputs: Sequence[Any], more: Mapping[str, Any]) -> Any:
         arrays, keywords = _each(list(inputs), plain), _each(dict(more), plain)
         result = function(*arrays, **keywords)
-        step = Step("numpy", function.__name__, _steps(list(inputs)), _steps(dict(more)))
+        first, name = inputs[0], function.__name__
+        if isinstance(first, Traced) and not more.keys() - {"axis", "shape"}:
+            # a further argument of `ravel` or `reshape` may be another order
+            if name in _RESHAPING and len(inputs) <= 2 - (name == "ravel"):
+                return first._reshaped(result)
+            if name == "broadcast_to" and result.shape == first.array.shape:
+                return self._of(result, first.step)
+        step = Step("numpy", name, _steps(list(inputs)), _steps(dict(more)))
         if isinstance(result, (list, tuple)):
             return [self._of(r, Step("part", i, [step])) for i, r in enumerate(result)]
         return self._of(result, step)
+
+    def _reshaped(self, array: Array) -> Traced:
+        """Returns these elements in the shape of `array`, without a step if that is the one that
+        they had before.
+        """
+        step, shapes = self.step, self.derivations.shapes
+        shapes.setdefault(step, self.array.shape)
+        if step.kind == "numpy" and step.what == "reshape" and step.operands[0] in shapes:
+            step = step.operands[0]
+        if shapes[step] != array.shape:
+            step = Step("numpy", "reshape", [step, array.shape])
+        return self._of(array, step)
 
     def _of(self, array: Any, step: Step) -> Traced:
         return Traced(np.asarray(array), step, self.derivations)
@@ -138,6 +159,8 @@ class Traced(NDArrayOperatorsMixin):
     def astype(self, dtype: Any, **more: Any) -> Traced:
         """As of an array; the layout options have no effect on elements."""
         dtype = np.dtype(dtype)
+        if dtype == self.array.dtype:
+            return self._of(self.array.copy(), self.step)
         return self._of(self.array.astype(dtype), Step("astype", dtype, [self.step]))
 
     def reshape(self, *shape: Any) -> Traced:

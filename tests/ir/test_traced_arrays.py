@@ -123,3 +123,32 @@ def test_a_predicate_of_several_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     (fact,) = a.derivations.pending
     assert str(fact) == "not _differ(w, ...)" and plain(a) is a.array
     assert not again(fact.step, W) and again(fact.step, W + 1) == "they differ"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda a: a.reshape(-1).reshape(3, 2), "reshape(w, (3, 2))"),
+        (lambda a: np.expand_dims(a.reshape(6), (0, 2)).ravel(), "reshape(w, (6,))"),
+        (lambda a: np.expand_dims(a, 0).squeeze(0), "w"),
+        (lambda a: np.squeeze(a.reshape(1, 6), axis=0).reshape(2, 3), "w"),
+        (lambda a: np.broadcast_to(a.reshape(2, -1), (2, 3)).astype(np.float32), "w"),
+        (lambda a: np.broadcast_to(a, (1, 2, 3)), "broadcast_to(w, (1, 2, 3))"),
+        (lambda a: np.reshape(a, (3, 2), "F"), "reshape(w, (3, 2), 'F')"),
+        (lambda a: np.ravel(a, "F"), "ravel(w, 'F')"),
+        (lambda a: np.ravel(a, order="F"), "ravel(w)"),
+    ],
+)
+def test_shapes_of_the_same_elements(change: Callable[[Any], Any], text: str) -> None:
+    """Several reshapes are one, and none if the first shape is back; so equal values have one step."""
+
+    def shown(s: Any) -> str:
+        if not isinstance(s, Step):
+            return repr(s)
+        return s.what if s.kind == "weight" else f"{s.what}({', '.join(map(shown, s.operands))})"
+
+    a = traced()
+    again_whole, found = a.reshape(a.shape), change(a)
+    assert again_whole.step is a.step and shown(found.step) == text
+    assert np.array_equal(found.array, change(W)) and found.array.dtype == W.dtype
+    assert np.array_equal(again(found.step, W * 2), change(W * 2))

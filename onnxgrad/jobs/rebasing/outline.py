@@ -142,6 +142,12 @@ def holders(model: ModelProto) -> list[int]:
     return [i for i, n in enumerate(model.graph.node) if n.op_type == "Constant" or graphs_of(n)]
 
 
+def weight_holders(model: ModelProto) -> list[int]:
+    """The places of the nodes of the main graph that may hold weights, or graphs."""
+    nodes = model.graph.node
+    return [i for i in holders(model) if weight_in(nodes[i]) is not None or graphs_of(nodes[i])]
+
+
 def _is_large(tensor: TensorProto) -> bool:
     return (raw_bytes(tensor) or 0) >= _LARGE
 
@@ -192,7 +198,7 @@ def initializers(
     model: ModelProto, at: Sequence[int] | None = None
 ) -> Iterator[tuple[str, TensorProto]]:
     """The initializers of all graphs, and the Constant nodes in graphs that may hold weights, by
-    name. `at`: the nodes of the main graph that hold constants, if they are known.
+    name. `at`: the `weight_holders`, if they are known.
     """
     graph = model.graph
     nodes = graph.node if at is None else [graph.node[i] for i in at]

@@ -35,6 +35,7 @@ from onnxgrad.jobs.rebasing.outline import (
     holders,
     initializers,
     set_by_optimize,
+    weight_holders,
 )
 from onnxgrad.jobs.rebasing.steps import Decoder, Encoder
 from onnxgrad.jobs.rebasing.values import Values
@@ -45,6 +46,8 @@ from onnxgrad.wording import counted, option
 # what a file begins with; the number changes with the format
 _OURS = b"onnxgrad rebase "
 _MAGIC = _OURS + b"2\n"
+# what remains of data that is worth compressing
+_SAVED = 0.6
 
 
 class PredicateFailed(NotProved):
@@ -92,8 +95,8 @@ class Record:
 
     @cached_property
     def inside(self) -> list[int]:
-        """The places of the nodes of the original that hold constants."""
-        return holders(self.original)
+        """The places of the nodes of the original that may hold weights."""
+        return weight_holders(self.original)
 
     @cached_property
     def initializers(self) -> dict[str, TensorProto]:
@@ -191,7 +194,7 @@ class Record:
         return Record.of_bytes(joined.to_bytes(), "the record")
 
     def to_bytes(self) -> bytes:
-        """Returns the file's content: JSON in one line, and behind it the models, compressed."""
+        """Returns the file's content: the sizes of JSON, the JSON, and the models."""
         encoder, models = Encoder(), list[bytes]()
         made, prepared = (
             {name: encoder.number(step) for name, step in steps.items()}
@@ -225,7 +228,8 @@ class Record:
             "stored": self.stored,
         }
         line = json.dumps(data, separators=(",", ":")).encode()
-        return _MAGIC + zlib.compress(b"\n".join((line, b"".join(models))), 1)
+        packed = _packed(line)
+        return b"".join((_MAGIC, b"%d %d\n" % (len(packed), len(line)), packed, *models))
 
     def save_beside(self, optimized: Path) -> Path:
         """Writes the record beside its model. Returns the path. Raises InputError."""
@@ -247,9 +251,10 @@ class Record:
                 )
             raise InputError(f"{where}: not a record of `onnxgrad optimize --rebasable`")
         try:
-            content = zlib.decompress(memoryview(data)[len(_MAGIC) :])
-            end = content.index(b"\n")
-            found, models = json.loads(content[:end]), memoryview(content)[end + 1 :]
+            begin = data.index(b"\n", len(_MAGIC)) + 1
+            length, size = map(int, data[len(_MAGIC) : begin].split())
+            found = json.loads(zlib.decompress(data[begin : begin + length], bufsize=size))
+            models = memoryview(data)[begin + length :]
             decoder = Decoder(found["steps"], found["constants"])
             steps = decoder.steps
             held = [
@@ -279,16 +284,23 @@ class Record:
 
 
 def _added(model: ModelProto | None, models: list[bytes]) -> list[int] | None:
-    """Returns where a model begins and ends among the others, to which it is added."""
+    """Adds a model to others. Returns where it begins and ends among them, and its size."""
     if model is None:
         return None
-    begin = sum(map(len, models))
-    models.append(model.SerializeToString())
-    return [begin, begin + len(models[-1])]
+    begin, data = sum(map(len, models)), model.SerializeToString()
+    models.append(_packed(data))
+    return [begin, begin + len(models[-1]), len(data)]
 
 
-def _model(models: memoryview, begin: int, end: int) -> ModelProto:
-    model: ModelProto = ModelProto.FromString(models[begin:end])
+def _packed(data: bytes) -> bytes:
+    """Compresses data, unless little is gained: numbers take as long as a thousand nodes then."""
+    found = zlib.compress(data, 1)
+    return found if len(found) < _SAVED * len(data) else zlib.compress(data, 0)
+
+
+def _model(models: memoryview, begin: int, end: int, size: int) -> ModelProto:
+    data = zlib.decompress(models[begin:end], bufsize=size)
+    model: ModelProto = ModelProto.FromString(data)
     return model
 
 
