@@ -187,14 +187,16 @@ def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
         prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them."
     )
     parser.add_argument("--version", action="version", version=f"onnxgrad {__version__}")
-    name = words[0] if words else "--help"
-    if not name.startswith("-") and name not in COMMANDS:
-        found = plugged("commands", name)
-        COMMANDS.update({} if found is None else {name: found})
+    called = words[0] if words else "--help"
+    if not called.startswith("-") and called not in COMMANDS:
+        found = plugged("commands", called)
+        COMMANDS.update({} if found is None else {called: found})
     commands = parser.add_subparsers(
         metavar="COMMAND", dest="command", required=True, prog=parser.prog
     )
-    for name, command in COMMANDS.items():
+    # the others stand in the help and in the error about a name that is none
+    for name in [called] if called in COMMANDS else COMMANDS:
+        command = COMMANDS[name]
         summary = command.summary
         sub = commands.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
