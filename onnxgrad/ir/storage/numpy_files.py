@@ -93,6 +93,15 @@ def _archive(file: IO[bytes], size: int, mapped: bool) -> dict[str, Array]:
     return arrays
 
 
+def mapped_at(array: Array) -> tuple[Path, int] | None:
+    """Returns the file in which an array of `read_arrays` stays, and the offset there; None if it
+    is in memory, or its first axis is the innermost.
+    """
+    base: Any = array.base
+    stays = isinstance(base, np.memmap) and base.filename and array.flags.c_contiguous
+    return (Path(base.filename), base.offset) if stays else None
+
+
 def _start(file: IO[bytes], member: zipfile.ZipInfo) -> int:
     """Returns where the bytes of a member begin, after its header and the names in it."""
     file.seek(member.header_offset)

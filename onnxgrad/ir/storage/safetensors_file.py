@@ -168,6 +168,11 @@ class Stored(Mapping[str, Array]):
             if self._file.readinto(into.view(np.uint8).data) != into.nbytes:
                 raise ValueError(f"'{name}' ends too early")
 
+    def place(self, name: str) -> tuple[Path, int] | None:
+        """Returns the file of an array, and the offset there; None for zeros that it lacks."""
+        entry = self._header.get(name)
+        return None if entry is None else (self._path, self._start + entry["data_offsets"][0])
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.outlines)
 

@@ -130,3 +130,14 @@ def stored(tensor: TensorProto, folder: Path) -> StoredArray:
     return StoredArray(
         path=str(path), offset=offset, shape=tuple(tensor.dims), dtype=_DTYPES[tensor.data_type]
     )
+
+
+def floats_at(path: str, offset: int, outline: Array) -> StoredArray | None:
+    """Returns the array with the shape and dtype of another one that lies in a file; None for a
+    dtype that cannot stay there.
+    """
+    kind = outline.dtype
+    text = kind.name if kind == np.dtype(ml_dtypes.bfloat16) else kind.str
+    if text not in _DTYPES.values():
+        return None
+    return StoredArray(path=path, offset=offset, shape=outline.shape, dtype=text)

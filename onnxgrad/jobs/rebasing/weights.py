@@ -24,9 +24,9 @@ from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.protobufs import copy_of, elements
 from onnxgrad.ir.save import to_proto
 from onnxgrad.ir.storage.external_data import internalize
-from onnxgrad.ir.storage.numpy_files import read_arrays
+from onnxgrad.ir.storage.numpy_files import mapped_at, read_arrays
 from onnxgrad.ir.storage.safetensors_file import opened
-from onnxgrad.ir.storage.stored_arrays import is_storable, stored
+from onnxgrad.ir.storage.stored_arrays import StoredArray, floats_at, is_storable, stored
 from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.types import Array, dtype_name, numpy_dtype
 from onnxgrad.jobs.rebasing.architecture import are_equal, listed, same_places
@@ -76,12 +76,12 @@ def new_weights(
     path = Path(given) if isinstance(given, (str, os.PathLike)) else None
     if path is not None and path.suffix == ".safetensors":
         with opened(path) as stored:
-            yield _of_arrays(record, stored, names, where)
+            yield _of_arrays(record, stored, names, where, stored.place)
     elif path is not None and path.suffix in (".npz", ".npy"):
         arrays = read_arrays(path, mapped=True)
         if not isinstance(arrays, dict):
             raise InputError(f"{where}: holds one array without a name: save an .npz file")
-        yield _of_arrays(record, arrays, names, where)
+        yield _of_arrays(record, arrays, names, where, lambda name: mapped_at(arrays[name]))
     else:
         yield _of_model(record, *_read(given), names, where)
 
@@ -236,9 +236,12 @@ def _shape(tensor: TensorProto) -> str:
 
 
 def _of_arrays(
-    record: Record, arrays: Mapping[str, Array], names: Mapping[str, str], where: str
-) -> NewWeights:
+    record: Record, arrays: Mapping[str, Array], names: Mapping[str, str], where: str,
+    place: Callable[[str], tuple[Path, int] | None] = lambda name: None,
+) -> NewWeights:  # fmt: skip
+    """`place`: the file of an array, and the offset there; None for one in memory."""
     readers: dict[str, Callable[[], Array]] = {}
+    sources: dict[str, Source] = {}
     used, missing, notes, wider = set[str](), [], [], 0
     outlines: Mapping[str, Array] = getattr(arrays, "outlines", arrays)
     ours, theirs = _beginnings(record, arrays, names)
@@ -255,15 +258,33 @@ def _of_arrays(
             continue
         used.add(source)
         wider += outlines[source].dtype != numpy_dtype(tensor.data_type)
-        readers[name] = _fitting(
-            (name, tensor), arrays, source, outlines[source], turned, name in names, where
-        )
+        outline = outlines[source]
+        turned = _is_turned((name, tensor), source, outline, turned, name in names, where)
+        dtype = numpy_dtype(tensor.data_type)
+        readers[name] = partial(_read_array, arrays, source, dtype, turned)
+        at = place(source) if outline.nbytes >= LARGE else None
+        stays = at and floats_at(str(at[0]), at[1], outline)
+        if stays:
+            sources[name] = Source(tuple(tensor.dims), partial(_read_range, stays, dtype, turned))
     found = _complete(record, readers, missing, where)
     if wider:
         notes.append(f"{where}: {counted(wider, 'array')} became wider, which is exact")
     if unused := len(arrays) - len(used):
         notes.append(f"{where}: {counted(unused, 'array')} belong to no initializer")
-    return replace(found, notes=found.notes + notes)
+    return replace(found, notes=found.notes + notes, sources=sources)
+
+
+def _read_array(
+    arrays: Mapping[str, Array], source: str, dtype: np.dtype[Any], turned: bool
+) -> Array:
+    array = np.asarray(arrays[source]).astype(dtype, copy=False)
+    return np.ascontiguousarray(array.T) if turned else array
+
+
+def _read_range(stays: StoredArray, dtype: np.dtype[Any], turned: bool, at: Range) -> Array:
+    axis, start, end = at
+    array = stays.part(1 - axis if turned else axis, start, end)
+    return (array.T if turned else array).astype(dtype, copy=False)
 
 
 def _beginnings(
@@ -311,12 +332,12 @@ _WIDER = {
 }
 
 
-def _fitting(
-    wanted: tuple[str, TensorProto], arrays: Mapping[str, Array], source: str, outline: Array,
-    turned: bool, mapped: bool, where: str,
-) -> Callable[[], Array]:  # fmt: skip
-    """Reads an array as the tensor needs it: as it is, in a wider dtype, or transposed if that is
-    certain.
+def _is_turned(
+    wanted: tuple[str, TensorProto], source: str, outline: Array, turned: bool, mapped: bool,
+    where: str,
+) -> bool:  # fmt: skip
+    """Whether the transpose of an array is what the tensor needs. Raises InputError unless it has
+    the dtype or a narrower one, and a shape that is certain to fit.
     """
     (name, tensor), dims = wanted, tuple(wanted[1].dims)
     dtype = numpy_dtype(tensor.data_type)
@@ -339,12 +360,7 @@ def _fitting(
             f"'{name}' of the original is {_shape(tensor)}: another architecture; optimise it "
             "instead"
         )
-
-    def read() -> Array:
-        array = np.asarray(arrays[source]).astype(dtype, copy=False)
-        return np.ascontiguousarray(array.T) if turned else array
-
-    return read
+    return turned
 
 
 def _complete(

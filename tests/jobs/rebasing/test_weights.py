@@ -55,6 +55,36 @@ def expected(done: Any, arrays: Mapping[str, Any]) -> ModelProto:
     return made
 
 
+def _unread(*_: Any) -> Any:
+    raise AssertionError("an array was read as a whole")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda array: array,
+        lambda array: np.ascontiguousarray(array.T) if array.shape == (2, 3) else array,
+        lambda array: array.astype(np.float16),
+    ],
+    ids=["as they are", "transposed", "narrower"],
+)
+def test_arrays_that_stay_in_files(
+    done: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any
+) -> None:
+    """They are read block by block, and no array of the same file is read as a whole."""
+    arrays = {name: change(array) for name, array in values().items()}
+    wanted = onnxgrad.rebase(done.model, arrays, record=done.record, verify=False)
+    save_file(arrays, tmp_path / "state.safetensors")
+    np.savez(tmp_path / "state.npz", **arrays)
+    monkeypatch.setattr("onnxgrad.jobs.rebasing.weights.LARGE", 6)
+    monkeypatch.setattr("onnxgrad.ir.storage.numpy_files._MAPPED", 0)
+    monkeypatch.setattr("onnxgrad.ir.storage.lazy_arrays._BLOCK", 2)
+    monkeypatch.setattr("onnxgrad.jobs.rebasing.weights._read_array", _unread)
+    for name in ("state.safetensors", "state.npz"):
+        given = tmp_path / name
+        assert onnxgrad.rebase(done.model, given, record=done.record, verify=False) == wanted
+
+
 def test_arrays_by_name(done: Any, tmp_path: Path) -> None:
     """A file of weights need not have the numbers of formulas, or sizes: these stay."""
     arrays = values()
