@@ -26,6 +26,8 @@ from onnxgrad.jobs.proving import require_runtime
 from onnxgrad.jobs.recipe import Recipe, find
 from onnxgrad.jobs.requirements import left_to_ci
 from onnxgrad.report.optimized import optimized_parts, several_lint_lines, summary
+from onnxgrad.startup import IS_PROGRAM
+from onnxgrad.verify.running.child_process import release
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.vocabulary import RECORD
 
@@ -182,6 +184,8 @@ def _one(
     outcome = Outcome(name, written, shown(name), job.options.explain)
 
     def write(program: Program) -> bool:
+        if IS_PROGRAM and args.model == [name]:  # nothing else will run
+            release()
         if not args.dry_run:
             first = [] if outcome.prepare is None else [(outcome.prepare, prepare)]
             write_models([*first, (program, target)], out)

@@ -387,6 +387,17 @@ def interrupt(kinds: Iterable[str]) -> None:
                 _pool[kind].process.kill()
 
 
+def release() -> None:
+    """Kills every child of this process, but waits for their ends only when it ends itself: it
+    takes milliseconds to free the memory of each. The next run starts new ones.
+    """
+    with _lock:
+        for child in _pool.values():
+            if child.owner == os.getpid():
+                child.process.kill()
+        _pool.clear()
+
+
 def close() -> None:
     """Kills every child of this process. The next run starts new ones."""
     with _lock:

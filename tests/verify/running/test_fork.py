@@ -74,6 +74,29 @@ def test_a_program_forks_its_children(tmp_path: Path) -> None:
     assert all(gone(pid) for pid in pids)
 
 
+def test_released_children_end_while_the_program_goes_on(tmp_path: Path) -> None:
+    code = """
+from onnxgrad.cli.process import leave
+from onnxgrad.verify.running.child_process import release
+warm("cpu")
+first = pooled("cpu")
+first.process.wait = None  # only at the end
+release()
+first.process.wait = type(first.process).wait.__get__(first.process)
+assert pooled("cpu") is not first and pooled("cpu").ask(60.0, "versions")
+print(first.process.pid, pooled("cpu").process.pid, flush=True)
+input()
+print(first.process.returncode, flush=True)
+leave(0)
+"""
+    process = program(code, tmp_path)
+    assert process.stdout is not None
+    first, second = (int(word) for word in process.stdout.readline().split())
+    assert gone(first) and not gone(second, 0.1)
+    assert process.communicate("\n")[0] == "None\n", "nobody waited for the first"
+    assert gone(second)
+
+
 def test_a_process_with_threads_does_not_fork(tmp_path: Path) -> None:
     code = """
 import threading
