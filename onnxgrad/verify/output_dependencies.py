@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxgrad.frozen import frozen
+from onnxgrad.ir import domains
 from onnxgrad.ir.protobufs import (
     elements,
     every_graph,
@@ -172,7 +173,9 @@ def new_weights(a: ProofModel, b: ProofModel, *, claimed: bool = False) -> dict[
 
 def roundings(a: ProofModel, b: ProofModel) -> tuple[Roundings, Roundings]:
     """Returns the constants of each model that the other does not have. They may be roundings of
-    one number, such as 1 / sqrt(2) as a float and inside of Gelu, or of a product of weights.
+    one number, such as 1 / sqrt(2) as a float and inside of Gelu, or of a product of weights. Where
+    the other has such constants, those that only one computes in each run are among its own: each
+    operator on the way to a folded constant rounded its result.
 
     Constants of few digits are exact. If there are very many elements, both are empty. Raises
     InputError as `new_weights`.
@@ -184,7 +187,39 @@ def roundings(a: ProofModel, b: ProofModel) -> tuple[Roundings, Roundings]:
     # apart from tensors, because an operator that has a constant as its attribute rounds elsewhere
     attributes = _lone(*(_magnitudes(_attribute_values(m)) for m in (a, b)))
     first, second = (_union([mine, other]) for mine, other in zip(tensors, attributes, strict=True))
-    return first, second
+    return _computing(first, a, b, second), _computing(second, b, a, first)
+
+
+def _computing(mine: Roundings, a: ProofModel, b: ProofModel, theirs: Roundings) -> Roundings:
+    """Returns the roundings of `a` with those of constants that it computes and `b` does not, if
+    `b` has constants that `a` lacks.
+    """
+    names = (_computed(a.proto) - _computed(b.proto)) if theirs.values.size else set[str]()
+    types = value_types(a.proto) if names else {}
+    units = {n: HALF_UNIT[types[n]] for n in sorted(names) if types.get(n) in HALF_UNIT}
+    return replace(mine, results=units)
+
+
+# operators whose results are exact, or no constants
+_EXACT = frozenset({*domains.MOVES, "Cast", "CastLike", "Constant", "ConstantOfShape", "Range"})
+_SIZES = frozenset({"Shape", "Size"})
+
+
+def _computed(model: ModelProto) -> set[str]:
+    """Returns the top-level results that operators which round compute from constants and sizes
+    alone.
+    """
+    known = {t.name for t in model.graph.initializer} - {v.name for v in model.graph.input}
+    found = set[str]()
+    for node in scheduled(list(model.graph.node)):
+        if node.op_type not in _SIZES and (
+            node.domain or node.op_type in domains.RANDOM or not known.issuperset(reads(node))
+        ):
+            continue
+        known.update(filter(None, node.output))
+        if node.op_type not in _EXACT | _SIZES:
+            found.update(filter(None, node.output))
+    return found
 
 
 def _lone(a: Roundings, b: Roundings) -> tuple[Roundings, Roundings]:

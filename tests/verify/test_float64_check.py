@@ -172,3 +172,21 @@ def test_another_candidate_is_compiled_anew() -> None:
     oracle.hold(first)
     found = oracle.candidate({"x": np.array([1, 2], np.float32)})
     assert found is not None and found["y"].tolist() == [-1, -2]
+
+
+@pytest.mark.parametrize("size", [61, 71, 171])
+def test_a_scale_folded_in_several_steps(size: int) -> None:
+    """Its error is that of every step: more than that of rounding the result alone."""
+    f = np.float32
+    root = np.sqrt(f(1) / np.sqrt(f(size)))
+    scale = float(root * root)
+    assert abs(scale * size**0.5 - 1) > 2 * 2.0**-24
+    original = parse(f"""g (float[3,{size}] x) => (float[3,{size}] y) {{
+      n = Shape <start = -1> (x) c = Cast <to = 1> (n) r = Sqrt (c) o = Constant <value_floats = [1.0]> ()
+      s = Div (o, r) t = Sqrt (s) a = Mul (t, t) y = PRelu (x, a) }}""")
+    folded = parse(f"g (float[3,{size}] x) => (float[3,{size}] y) {{ y = LeakyRelu (x) }}")
+    for factor, verdict in ((1.0, "equal"), (1 + 1e-6, "different"), (1 - 1e-6, "different")):
+        alpha = onnx.helper.make_attribute("alpha", scale * factor)
+        del folded.graph.node[0].attribute[:]
+        folded.graph.node[0].attribute.append(alpha)
+        assert verify(original, folded, checks=ALONE).verdict == verdict, factor

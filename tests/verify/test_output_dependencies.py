@@ -149,6 +149,25 @@ def test_roundings_are_the_constants_of_one_side_with_many_digits() -> None:
     assert not any(roundings(proof_model(a), proof_model(a)))
 
 
+COMPUTED = """g (float[N,7] x) => (float[N,7] y) {
+  n = Shape <start = -1> (x) f = Cast <to = 1> (n) r = Sqrt (f) o = Constant <value_floats = [1.0]> ()
+  s = Div (o, r) t = Sqrt (s) a = Mul (x, t) y = Mul (a, t) }"""
+
+
+def test_roundings_on_the_way_to_a_folded_constant() -> None:
+    """Each operator of the chain rounded its result; one that both models have rounds alike."""
+    folded = "g (float[N,7] x) => (float[N,7] y) <float s = {0.37796447}> { y = Mul (x, s) }"
+    first, second = roundings(proof_model(parse(COMPUTED)), proof_model(parse(folded)))
+    assert first.results == dict.fromkeys("rst", 2.0**-24) and not second.results
+    partly = COMPUTED.replace("t = Sqrt (s) a", "t = Constant <value_floats = [0.61478815]> () a")
+    first, second = roundings(proof_model(parse(COMPUTED)), proof_model(parse(partly)))
+    assert first.results == {"t": 2.0**-24} and not second.results
+    first, second = roundings(
+        proof_model(parse(COMPUTED)), proof_model(parse(COMPUTED.replace("y = Mul", "y = Add")))
+    )
+    assert not first and not second
+
+
 def test_roundings_of_many_constants_are_the_difference_of_two_sets() -> None:
     rng = np.random.default_rng(0)
     common, first, second = (rng.normal(size=n).astype(np.float32) for n in (50, 300, 200))

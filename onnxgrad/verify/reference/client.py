@@ -70,7 +70,7 @@ class Float64:
         """
         options = {"seconds": seconds, "jitter": jitter, "seed": seed, "everywhere": everywhere,
                    "deployed": deployed, "count": count, "moved": moved,
-                   "steps": steps, "rounded": rounded and (rounded.values, rounded.units),
+                   "steps": steps, "rounded": rounded and _fields_of(rounded),
                    "folder": None if apart is None else str(apart),
                    }  # fmt: skip
         limit = float("inf") if seconds is None else seconds + patience
@@ -179,3 +179,7 @@ def _ask(child: Child, timeout: float, verb: str, *arguments: Any) -> Any:
         raise Unsupported(f"{refused.kind}: {refused.words[:300]}") from None
     except RunFailed as error:
         raise Unsupported(error.reason) from None
+
+
+def _fields_of(rounded: Roundings) -> tuple[Any, ...]:
+    return rounded.values, rounded.units, dict(rounded.results)

@@ -277,6 +277,8 @@ class Graph:
         for step in self.steps:
             clock.check()
             for name, value in zip(step.call.outputs, _apply(step, env, clock)):
+                if clock.constants is not None:
+                    value = clock.constants.result(name, value)
                 env[name] = value
                 if kept is not None:
                     kept.add(name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,16 @@ from onnxgrad.ir.types import Array
 @frozen
 class Roundings:
     """The constants of a model that another rounding may change: their magnitudes, sorted, and by
-    how much each is rounded, relative to it.
+    how much each is rounded, relative to it. `results`: likewise by name, the results of nodes that
+    compute constants in each run.
     """
 
     values: Array
     units: Array
+    results: Mapping[str, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.values.size)
+        return bool(self.values.size or self.results)
 
 
 class MovedConstants:
@@ -40,6 +43,16 @@ class MovedConstants:
         node.
         """
         return {name: self._of((id(owner), name), value) for name, value in values.items()}
+
+    def result(self, name: str, value: Any) -> Any:
+        """Returns the result of a node, moved if the node computes a constant."""
+        unit = self.roundings.results.get(name)
+        if unit is None or not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        return np.asarray(value + self._signs(value) * unit * np.abs(value))
+
+    def _signs(self, value: Array) -> Any:
+        return np.sign(value) if self._rng is None else self._rng.choice([-1.0, 1.0], value.shape)
 
     def _of(self, key: object, value: Any) -> Any:
         if isinstance(value, StoredArray):
@@ -62,14 +75,15 @@ class MovedConstants:
         size move by the unit of that size, because the terms of a sum may have cancelled.
         """
         sizes, known = np.abs(value), self.roundings.values
+        if not known.size:
+            return value
         at = self._places(sizes)
         rounded = known[at] == sizes
         if not rounded.any():
             return value
         usual = np.sqrt(np.mean(np.square(sizes, where=rounded, out=np.zeros_like(sizes))))
         step = self.roundings.units[at] * np.maximum(sizes, usual)
-        signs = np.sign(value) if self._rng is None else self._rng.choice([-1.0, 1.0], value.shape)
-        return np.asarray(np.where(rounded, value + signs * step, value))
+        return np.asarray(np.where(rounded, value + self._signs(value) * step, value))
 
     def _places(self, sizes: Array) -> Array:
         """Returns where each size stands, or would stand, among the magnitudes. The sizes are

@@ -60,3 +60,14 @@ def test_small_elements_move_by_the_unit_of_the_usual_size() -> None:
     found = MovedConstants(constants, 0).each({"w": np.array([1.0, 1e-6, 5.0])}, None)["w"]
     size = np.sqrt((1 + 1e-12) / 3)
     assert found == pytest.approx([1.001, 1e-6 + 1e-3 * size, 5.0])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_results_that_are_computed_constants_move_once(seed: int) -> None:
+    text = (
+        "g (float x) => (float y) <float k = {0.3}> { s = Sqrt (k) t = Mul (x, s) y = Add (t, s) }"
+    )
+    rounded = Roundings(np.zeros(0), np.zeros(0), {"s": 1e-3})
+    found = moved(text, 2.0, seed=seed, rounded=rounded)
+    assert abs(found) == pytest.approx(3e-3 * 0.3**0.5) and (seed or found > 0)
+    assert rounded and not Roundings(np.zeros(0), np.zeros(0))
