@@ -128,6 +128,24 @@ def test_one_size_decides_nothing(name: str) -> None:
         assert is_right(done, text, 24) == right
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (2, 0, "on the diagonal and up to 2 positions before it, but"),
+        (0, 1, "on the diagonal and up to 1 position after it, but"),
+        (
+            2,
+            3,
+            "on the diagonal and up to 2 positions before it and up to 3 positions after it, but",
+        ),
+    ],
+)
+def test_a_window_is_described_by_its_sides(before: int, after: int, words: str) -> None:
+    text = mask(lambda n: (distance(n) >= -before) & (distance(n) <= after))
+    with pytest.raises(InputError, match=f"constant 't' .* has one value {words}"):
+        opened(text(N))
+
+
 FREQUENCIES = (10000.0 ** (-np.arange(6) / 6)).astype(np.float32)
 
 

@@ -17,6 +17,7 @@ from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.ops import op
 from onnxgrad.ir.types import Array
 from onnxgrad.ir.var import Var
+from onnxgrad.wording import counted
 
 FEWEST = 4  # fewer positions do not determine a formula
 SHOWN = 3  # numbers beyond the file in a message
@@ -62,9 +63,8 @@ def of_pairs(v: Var, array: Array, pair: Mapping[int, Size]) -> Iterator[Rule]:
         yield Rule("triangle", "is a triangle of two values", masked, [numbers])
     band = _band(array, pair) if triangle is None else None
     if band is not None:
-        words = f"has one value up to {band.back} positions before and {band.ahead} after"
         made = partial(_banded, array.ndim, band, pair, v.dtype)
-        yield Rule("band", words, made, [band.row(count)])
+        yield Rule("band", band.words, made, [band.row(count)])
     slopes = _slopes(array, pair)
     if slopes is not None:
         sloped = partial(_sloped, slopes, array.ndim, pair, v.dtype)
@@ -179,6 +179,13 @@ class _Band:
     outside: Array
     back: int
     ahead: int
+
+    @property
+    def words(self) -> str:
+        """Describes where the value inside is."""
+        sides = ((self.back, "before"), (self.ahead, "after"))
+        found = [f"up to {counted(n, 'position')} {where} it" for n, where in sides if n]
+        return f"has one value {' and '.join(['on the diagonal', *found])}"
 
     def row(self, i: int) -> Array:
         """Returns the numbers of row i up to its last one inside, and one more."""
