@@ -26,6 +26,8 @@ from onnxgrad.jobs.rebasing.outline import constants_of
 from onnxgrad.wording import shape_text
 
 _WEIGHTS = "weights.data"
+# the fields of a tensor that have its elements as numbers
+_TYPED = ("float_data", "double_data", "int32_data", "int64_data", "uint64_data")
 
 
 class Constants:
@@ -59,7 +61,13 @@ class Constants:
         tensor, outside = self._places[name], given.data_location == TensorProto.EXTERNAL
         if not (outside or given.HasField("raw_data")):
             array = elements(given)
-            self.set(name, array.shape, [array])
+            if name in self._waiting:
+                self.set(name, array.shape, [array])
+                return
+            _check(tensor, given.data_type, array.shape)
+            clear_data(tensor)
+            for typed in _TYPED:
+                getattr(tensor, typed).extend(getattr(given, typed))
             return
         if given.data_type != tensor.data_type or given.dims != tensor.dims:
             _check(tensor, given.data_type, given.dims)

@@ -62,6 +62,27 @@ def test_equals_optimising_anew(name: str) -> None:
     assert found != done.model
 
 
+def test_weights_keep_the_field_that_holds_them() -> None:
+    """Numbers in float_data stay there, as in an export that is optimised anew."""
+    first = parse("""g (float[N,2] x) => (float[N,3] y)
+      <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] c = {1, 2, 4}> { p = MatMul (x, w) r = Tanh (p) y = Add (r, c) }""")
+    for fields in ({"w", "c"}, {"w"}, set[str]()):
+        second = redrawn(first, 1)
+        for tensor in second.graph.initializer:
+            numbers = numpy_helper.to_array(tensor).ravel().tolist()
+            if tensor.name in fields:
+                tensor.ClearField("raw_data")
+                tensor.float_data.extend(numbers)
+        done = optimized(first)
+        found = onnxgrad.rebase(done.model, second, record=done.record)
+        assert found == onnxgrad.optimize(second)
+        assert {t.name for t in found.graph.initializer if t.float_data} == fields
+    second.graph.initializer[0].ClearField("raw_data")
+    second.graph.initializer[0].float_data.extend([1.0, 2.0])
+    with pytest.raises(InputError, match="'w'"):
+        onnxgrad.rebase(done.model, second, record=done.record)
+
+
 def test_the_record_changes_nothing() -> None:
     model = onnx.load(MODELS_DIR / "lstmcell.onnx")
     assert optimized(model, verify=False).model == onnxgrad.optimize(model, verify=False)
