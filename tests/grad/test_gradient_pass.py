@@ -26,6 +26,19 @@ MODEL = """g (float[4,3] x, float[3,2] w) => (float loss) {
 FEEDS = {"x": normal(4, 3), "w": normal(3, 2, seed=1)}
 
 
+def test_no_constant_is_computed_from_a_weight() -> None:
+    """Nor in a pass of optimize, which notes the weights whose values rewrites read."""
+    model = parse(
+        MODEL.replace(
+            ", float[3,2] w) => (float loss)",
+            ") => (float loss) <float[3,2] w = {1, 2, 3, 4, 5, 6}>",
+        )
+    )
+    found = onnxgrad.optimize(model, passes="gradient{target=loss,wrt=x}", verify=False)
+    assert "Transpose" in {n.op_type for n in found.graph.node}
+    assert [t.name for t in found.graph.initializer if t.dims in ([3, 2], [2, 3])] == ["w"]
+
+
 def test_between_other_passes() -> None:
     """What is before it cleans the model up, what is after it the gradient; both are proved."""
     found = onnxgrad.optimize(

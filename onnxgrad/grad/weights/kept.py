@@ -51,7 +51,7 @@ def kept(program: Program, requested: Iterable[Var] = ()) -> Iterator[None]:
         yield
         return
     hidden, numbers = _divided(program.blocks(), set(requested))
-    read: dict[str, None] = {}
+    read, before = _Numbers(), [v.reads for v in numbers]
     for v in hidden:
         v.hidden = True
     for v in numbers:
@@ -61,9 +61,13 @@ def kept(program: Program, requested: Iterable[Var] = ()) -> Iterator[None]:
     finally:
         for v in hidden:
             v.hidden = False
-        for v in numbers:
-            v.reads = None
+        for v, reads in zip(numbers, before, strict=True):
+            v.reads = reads
         use_values(program, read)
+
+
+class _Numbers(dict[str, None]):
+    """The numbers that were read within a context of `kept`."""
 
 
 def nested_weights(program: Program) -> list[Var]:
@@ -92,7 +96,8 @@ def _divided(
         v
         for block in blocks
         for v in _stored(block)
-        if v.dtype in FLOAT_DTYPES and not (v.hidden or v.is_literal) and v.reads is None
+        if v.dtype in FLOAT_DTYPES
+        and not (v.hidden or v.is_literal or isinstance(v.reads, _Numbers))
     ]
     ones = [v for v in floats if is_one(v)]
     decisions = decide(ones[0].block.program, ones) if ones else {}
