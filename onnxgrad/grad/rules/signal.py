@@ -18,6 +18,7 @@ from onnxgrad.ir.emission.arithmetic import rank_of
 from onnxgrad.ir.emission.emit import constant
 from onnxgrad.ir.emission.fill_and_reshape import reshape_like
 from onnxgrad.ir.ops import op
+from onnxgrad.ir.type_inference.shape_arithmetic import sizes
 from onnxgrad.ir.var import Var
 
 
@@ -116,9 +117,12 @@ def _transform(v: Var, axis: Any, **attributes: int) -> Var:
 def _length(given: Any, x: Var, axis: Any) -> Any:
     if given is None:
         return _size(x, axis)
-    if isinstance(given, Var):
-        return op.Reshape(op.Cast(given, to=TensorProto.INT64), [1])
-    return int(given[0])
+    if not isinstance(given, Var):
+        return int(given[0])
+    known = sizes(given)
+    if known is not None and isinstance(known[0], int):
+        return known[0]
+    return op.Reshape(op.Cast(given, to=TensorProto.INT64), [1])
 
 
 def _mirror_weights(bins: Var, n: Any, axis: Any) -> Var:

@@ -300,6 +300,26 @@ def _of_pad(c: Call) -> Shape | None:
     return tuple(dims)
 
 
+def _of_dft(c: Call) -> Shape | None:
+    """One-sided transforms return half of the frequencies, and the first; each is a complex
+    number.
+    """
+    shape, axes = c.x.shape, c.numbers(2)
+    if c.operand(2) is None:  # the default axis of opset 17 is 1, that of 20 is -2
+        axes = [c.attr("axis", 1)] if c.x.rank == 3 or c.attr("axis", None) is not None else None
+    one_sided = c.attr("onesided", 0)
+    if shape is None or not axes or (one_sided and c.attr("inverse", 0)):
+        return None
+    axis = axes[0] + len(shape) if axes[0] < 0 else axes[0]
+    if not 0 <= axis < len(shape) - 1:
+        return None
+    lengths = (shape[axis],) if c.operand(1) is None else c.sizes(1)
+    length = lengths[0] if lengths else None
+    if one_sided:
+        length = algebra.add(algebra.divide(length, 2), 1)
+    return (*shape[:axis], length, *shape[axis + 1 : -1], 2)
+
+
 # exporters write INT32_MAX or INT64_MAX for "to the end"
 _END = (1 << 31) - 1
 
@@ -378,6 +398,7 @@ _REFINED: dict[str, _Rule] = {
     "TopK": _of_top_k,
     "Pad": _of_pad,
     "Slice": _of_slice,
+    "DFT": _of_dft,
     "NonZero": _of_non_zero,
     "GroupNormalization": _as_first,
     "ScatterND": _as_first,

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import onnxgrad
+from onnxgrad.verify.reference.evaluate import reference
 from tests.grad.numeric import check_op, normal
+from tests.helpers import parse
 
 ATTRIBUTES = ["", "<inverse = 1>", "<onesided = 1>"]
 
@@ -93,3 +96,17 @@ def test_stft(onesided: int, window: bool) -> None:
     node = f"y = STFT <onesided = {onesided}> (x, s, {'w' if window else ''}, n)"
     constants = {"s": np.array(3, np.int64), "n": np.array(4, np.int64)}
     check_op(node, feeds, constants=constants, symbolic=False, seeds=(0,))
+
+
+def test_the_second_derivative_of_a_transform_whose_length_is_a_shape() -> None:
+    """The gradient pads its operand, whose last axis must be known to be that of real or complex numbers."""
+    model = parse("""g (float[2,6] x) => (float y) { l = Constant <value_ints = [-1]> () u = Unsqueeze (x, l)
+      s = Shape <start = 1, end = 2> (u) n = Squeeze (s) a = Constant <value_int = 1> ()
+      f = DFT <onesided = 1> (u, n, a) i = Constant <value_int = 0> () r = Gather <axis = 2> (f, i)
+      q = Mul (r, r) p = Mul (q, r) y = ReduceSum <keepdims = 0> (p) }""")
+    product = onnxgrad.hessian_vector_product(model, "x", "y")
+    x, v = np.arange(12.0).reshape(2, 6), np.cos(np.arange(12.0)).reshape(2, 6)
+    found = reference(product, {"x": x.astype("f"), "x_tangent": v.astype("f")})["x_hvp"]
+    cosines = np.cos(2 * np.pi * np.outer(np.arange(6), np.arange(4)) / 6)
+    expected = (6 * (x @ cosines) * (v @ cosines)) @ cosines.T
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)

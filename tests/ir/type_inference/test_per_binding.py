@@ -100,6 +100,16 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "scatter": (lambda x, i, w, z, c: op.ScatterND(x, op.Reshape(i * 0, [-1, 1]), x), "f32[N,4,M]"),
     "einsum": (lambda x, i, w, z, c: op.Einsum(x, w, equation="ncm,cp->nmp"), "f32[N,M,P]"),
     "top_k": (lambda x, i, w, z, c: op.TopK(x, 2, axis=1, outputs=2)[1], "i64[N,2,M]"),
+    "transform": (
+        lambda x, i, w, z, c: op.DFT(
+            op.Unsqueeze(x, [3]), op.Squeeze(op.Shape(x, start=1, end=2)), 1, onesided=1
+        ),
+        "f32[N,3,M,2]",
+    ),
+    "transform_back": (
+        lambda x, i, w, z, c: op.DFT(op.Unsqueeze(x, [3]), None, -3, inverse=1),
+        "f32[N,4,M,2]",
+    ),
     "arithmetic": (
         lambda x, i, w, z, c: op.Expand(
             0.0, op.Concat(op.Shape(x, end=1) * 1 + 0, op.Shape(w, end=1) * 2, axis=0)
