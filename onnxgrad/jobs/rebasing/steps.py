@@ -74,10 +74,7 @@ class Encoder:
         if isinstance(value, Step):
             return {"step": self._numbers[value] if value in self._numbers else self.number(value)}
         if isinstance(value, (np.ndarray, np.generic)):
-            array = np.asarray(value)
-            data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
-            scalar = isinstance(value, np.generic)
-            return {"array": [_name(array.dtype), list(array.shape), data, scalar]}
+            return self._array(np.asarray(value), isinstance(value, np.generic))
         if isinstance(value, (list, tuple)):
             items = [self.value(v) for v in value]
             return items if isinstance(value, list) else {"tuple": items}
@@ -93,6 +90,12 @@ class Encoder:
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         raise NotProved(f"not rebasable: a step has an operand of type {type(value).__name__}")
+
+    def _array(self, array: np.ndarray[Any, Any], scalar: bool) -> Any:
+        if array.dtype == object:  # computed sizes: integers without a width, and expressions
+            return {"objects": [list(array.shape), [self.value(v) for v in array.flat]]}
+        data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+        return {"array": [_name(array.dtype), list(array.shape), data, scalar]}
 
 
 class Decoder:
@@ -127,6 +130,11 @@ class Decoder:
             dtype, shape, data, scalar = inner
             array = np.frombuffer(base64.b64decode(data), _dtype(dtype)).reshape(shape)
             return array[()] if scalar else array
+        if kind == "objects":
+            shape, items = inner
+            array = np.empty(len(items), object)
+            array[:] = [self.value(x) for x in items]
+            return array.reshape(shape)
         if kind == "dict":
             return {k: self.value(x) for k, x in inner.items()}
         if kind == "ellipsis":

@@ -34,7 +34,8 @@ def test_equal_steps_are_one() -> None:
         1, 2.5, float("inf"), True, None, "text", (1, 2), [1, [2]], {"axis": (0,)}, slice(None, 3, -1), ...,
         np.float32(1.5), np.arange(6, dtype=np.int64).reshape(2, 3), np.array(2.0), np.zeros((0, 3)),
         np.dtype(np.float16), np.float64, np.array([1, 2], ml_dtypes.bfloat16), np.dtype(ml_dtypes.bfloat16),
-        np.longdouble(3), np.array([True, False]),
+        np.longdouble(3), np.array([True, False]), np.array([[0, 1], [2**70, -1]], object), np.array(["N", 3], object),
+        np.zeros((0, 2), object),
     ],
 )  # fmt: skip
 def test_operands(value: Any) -> None:
