@@ -75,6 +75,8 @@ class Range:
     unit: str = ""
 
     def __str__(self) -> str:
+        if self.low == -math.inf and not self.words:
+            return f"at most {self.high:g}"
         least = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
         both = f"{least} and at most" if self.above else f"from {self.low:g} to"
         return self.words or (f"{both} {self.high:g}" if self.high < _ENDLESS else least)

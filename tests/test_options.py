@@ -52,7 +52,7 @@ def test_what_fits_is_taken_as_declared(kind: Any, value: Any, found: Any) -> No
         (tuple[str, ...], "abc", "a list, not 'abc'"), (Sequence[str], "abc", "a list"), (Sequence[int], ["a"], "a whole"),
         (tuple[float, float], (1,), "2 values"), (Literal["auto", "always"], "Always", "did you mean 'always'"),
         (Literal["a"], ["a"], "one of a, not"), (Annotated[int, Range(1)], 0, "at least 1, not 0"),
-        (Annotated[float, Range(0, 1)], 2, "from 0 to 1"), (float | None, "x", "a number"), (Mapping[str, int], 3, "a table"), (os.PathLike[str], 3, "a path"), (int | str, None, "a whole number or text"), (int, "9" * 999, r"9\.\.\.$"),
+        (Annotated[float, Range(0, 1)], 2, "from 0 to 1"), (Annotated[int, Range(high=-1)], 9, "at most -1, not 9"), (float | None, "x", "a number"), (Mapping[str, int], 3, "a table"), (os.PathLike[str], 3, "a path"), (int | str, None, "a whole number or text"), (int, "9" * 999, r"9\.\.\.$"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(kind: Any, value: Any, message: str) -> None:

@@ -194,13 +194,14 @@ _SHOWN = 3
 @frozen
 class Draws:
     """Both models with equal draws. `same`: the nodes that were replaced. `left`: by output of the
-    original, the random nodes on which it still depends.
+    original, the random nodes on which it still depends, and `why` their draws differ.
     """
 
     original: ProofModel
     candidate: ProofModel
     same: tuple[str, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
+    why: str = "that do not match by name"
 
     @property
     def notes(self) -> list[str]:
@@ -212,7 +213,7 @@ class Draws:
     def reasons(self, bounds: Bounds) -> list[str]:
         """Returns why outputs are not proved. Outputs with `bounds` are judged by them instead."""
         return [
-            f"{output} depends on random draws that do not match by name: {nodes}"
+            f"{output} depends on random draws {self.why}: {nodes}"
             for output, nodes in self.left.items()
             if bounds.bound(output) is None
         ]
@@ -233,7 +234,8 @@ class Random:
 
     def __str__(self) -> str:
         name = f"{self.node.op_type} {self.node.name or self.name!r}"
-        return f"{name} (export in eval mode)" if "Dropout" in self.node.op_type else name
+        off = "export in eval mode, or `onnxgrad edit --mode inference`"
+        return f"{name} ({off})" if "Dropout" in self.node.op_type else name
 
     def like(self, other: Random) -> bool:
         """True if one table can replace both nodes: they draw from the same distribution with the

@@ -83,7 +83,8 @@ def _compared(
     back = {theirs: ours for ours, theirs in demands.names.outputs.items()}
     outputs = [back.get(v.name, v.name) for v in model.proto.graph.output]
     request = with_outputs(request, outputs)
-    draws = Draws(model, model, left={back.get(n, n): nodes for n, nodes in left.items()})
+    depends = {back.get(n, n): nodes for n, nodes in left.items()}
+    draws = Draws(model, model, left=depends, why="that differ from run to run")
     demands = replace(demands, random=frozenset(draws.left))
     feeds = _feeds(model.proto, request.inputs, demands)
     case = Case(bound_by(model.proto, feeds), None)
