@@ -12,7 +12,7 @@ from onnxgrad.errors import InputError
 from onnxgrad.ir import domains
 from onnxgrad.ir.origins import weight_in
 from onnxgrad.ir.protobufs import copy_of
-from onnxgrad.jobs.rebasing.outline import bare
+from onnxgrad.jobs.rebasing.outline import strip_like
 from onnxgrad.wording import counted
 
 
@@ -63,12 +63,14 @@ def _have_equal_nodes(outline: GraphProto, graph: GraphProto) -> bool:
         if made == x:
             continue
         if x.op_type == "Constant":  # most are weights, and those of most exporters are raw data
-            for a in made.attribute:
-                if a.HasField("t"):
-                    a.t.ClearField("raw_data")
+            for attribute in made.attribute:
+                if attribute.HasField("t"):
+                    attribute.t.ClearField("raw_data")
             if made == x:
                 continue
-        if bare(y, x) != x:
+            made.CopyFrom(y)
+        strip_like(made, x)
+        if made != x:
             return False
     return True
 

@@ -65,9 +65,11 @@ def digest_of(model: ModelProto, made: Collection[str]) -> str:
 @dataclass(frozen=True)
 class Frame:
     """A copy of an optimised model without the data of its constants `made` from weights, and of
-    large ones. `others`: large ones that are not made, and where their data is.
+    large ones, and without the metadata of its graph. `others`: large ones that are not made, and
+    where their data is. `source`: the model.
     """
 
+    source: ModelProto
     model: ModelProto
     made: dict[str, TensorProto]
     others: list[tuple[TensorProto, TensorProto]]
@@ -75,10 +77,10 @@ class Frame:
     @staticmethod
     def of(model: ModelProto, made: Collection[str], at: Sequence[int]) -> Frame:
         """Returns the copy of a model of which only the nodes `at` hold constants."""
-        frame, graph = Frame(ModelProto(), {}, []), model.graph
+        frame, graph = Frame(model, ModelProto(), {}, []), model.graph
         copied = frame.model.graph
         copy_fields(model, frame.model, skip=("graph", "functions"))
-        copy_fields(graph, copied, skip=("node", "initializer", "value_info"))
+        copy_fields(graph, copied, skip=("node", "initializer", "value_info", "metadata_props"))
         for field in ("node", "value_info"):
             add = getattr(copied, field).add
             for message in getattr(graph, field):
@@ -130,10 +132,11 @@ class Frame:
         return found.hexdigest()
 
     def complete(self) -> ModelProto:
-        """Copies the data of `others`. Returns the model."""
+        """Copies the data of `others` and the metadata. Returns the model."""
         for bare, tensor in self.others:
             bare.CopyFrom(tensor)
         self.others.clear()
+        self.model.graph.metadata_props.extend(self.source.graph.metadata_props)
         return self.model
 
 
@@ -216,15 +219,14 @@ def _weights_in(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]
             yield node.output[0], tensor
 
 
-def bare(node: NodeProto, like: NodeProto) -> NodeProto:
-    """Returns the node as an outline has it, without the data of those constants that have none in
-    the node `like` of the outline.
+def strip_like(node: NodeProto, like: NodeProto) -> None:
+    """Removes what an outline leaves out of a node: descriptions, and the data of those constants
+    that have none in the node `like` of the outline.
     """
-    made, gone = copy_of(node), {n for n, t in _constants_in([[like]]) if not has_data(t)}
-    for inner in every_node([made]):
+    gone = {n for n, t in _constants_in([[like]]) if not has_data(t)}
+    for inner in every_node([node]):
         inner.ClearField("metadata_props")
         inner.ClearField("doc_string")
-    for name, tensor in _constants_in([[made]]):
+    for name, tensor in _constants_in([[node]]):
         if name in gone:
             clear_data(tensor)
-    return made

@@ -47,7 +47,7 @@ from onnxgrad.wording import counted, option
 _OURS = b"onnxgrad rebase "
 _MAGIC = _OURS + b"2\n"
 # what remains of data that is worth compressing
-_SAVED = 0.6
+_SAVED = 0.5
 
 
 class PredicateFailed(NotProved):
