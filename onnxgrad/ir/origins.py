@@ -49,12 +49,7 @@ def record(program: Program) -> Derivations:
 def weights_of(program: Program) -> list[Var]:
     """The initializers, and values of Constant nodes, that may receive other values."""
     inside = [v for block in blocks_in(program.main) for v in _constants_in(block)]
-    return initializers_of(program) + inside
-
-
-def initializers_of(program: Program) -> list[Var]:
-    """The initializers of all graphs and functions of a program."""
-    return [v for block in program.blocks() for v in block.initializers.values()]
+    return [v for block in program.blocks() for v in block.initializers.values()] + inside
 
 
 def _constants_in(block: BindingBlock) -> list[Var]:
@@ -139,17 +134,17 @@ def note_equal(a: Var, b: Var) -> None:
 
 @contextmanager
 def reading(program: Program) -> Iterator[ReadWeights]:
-    """Within this context, the values of float initializers that are read are pending names of what
-    it yields.
+    """Within this context, the values of float weights that are read are pending names of what it
+    yields.
     """
     found = ReadWeights()
-    floats = [v for v in initializers_of(program) if v.dtype in FLOAT_DTYPES]
+    floats = [v for v in weights_of(program) if v.dtype in FLOAT_DTYPES]
     for v in floats:
         v.reads = found.pending
     try:
         yield found
     finally:
-        for v in (*floats, *initializers_of(program)):
+        for v in (*floats, *weights_of(program)):
             v.reads = None
 
 
@@ -162,7 +157,7 @@ def use_value(v: Var) -> None:
 
 
 def use_behind(b: Binding) -> None:
-    """Records that the values of the initializers behind a binding over constants are read."""
+    """Records that the values of the weights behind a binding over constants are read."""
     found, work = {b}, [b]
     for behind in work:  # grows
         for v in behind.reads():

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from onnxgrad.errors import NotProved
 from onnxgrad.ir.derivations import Derivations, Predicate, Step, operands_of
-from onnxgrad.ir.origins import initializers_of, record, results, use_values
+from onnxgrad.ir.origins import record, results, use_values, weights_of
 from onnxgrad.ir.program import Program
 from onnxgrad.ir.types import element_count
 from onnxgrad.verify.running.background import Background
@@ -37,7 +37,7 @@ def note_values_used(
     which is recorded, on `again()`, a fresh reading of the original. It begins at once on the
     `line`, if there is one.
     """
-    kept = {v.name: v for v in initializers_of(program) if v.use_count and v.reads is not None}
+    kept = {v.name: v for v in weights_of(program) if v.use_count and v.reads is not None}
     used = {n for n in read if n in kept and element_count(kept[n].shape) == 1}
     unclear = (program.stand_ins | {*read}) & kept.keys() - used
 

@@ -119,6 +119,18 @@ def test_weights_are_looked_at_beside_the_proof(monkeypatch: pytest.MonkeyPatch)
     assert not any(t.is_alive() for t in threads[1:])
 
 
+def test_weights_in_constant_nodes() -> None:
+    """As some exporters write them, and PyTorch's with optimize=False."""
+    model = network([READERS[0], READERS[1]])
+    for tensor in [t for t in model.graph.initializer if t.name == "w"]:
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["w"], value=tensor))
+        model.graph.initializer.remove(tensor)
+    done = onnxgrad.optimize(model, verify=False)
+    assert used_in(done) == "w" and "Constant" in {n.op_type for n in done.graph.node}
+    with pytest.raises(InputError, match=r"'w' would be wrong: .*training-safe"):
+        onnxgrad.gradient(done, "w", "u")
+
+
 def test_equal_nodes_are_no_second_life() -> None:
     """One of two equal products goes; the weight is read less often, and is the same."""
     model = parse("""g (float[2,4] x) => (float u) { a = MatMul (x, w) b = MatMul (x, w) c = Tanh (a) d = Mul (b, c)
