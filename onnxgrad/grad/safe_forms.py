@@ -31,6 +31,7 @@ from onnxgrad.grad.branch_regions import (
     through,
 )
 from onnxgrad.grad.paths import Paths
+from onnxgrad.grad.weights.readers import is_one
 from onnxgrad.ir.binding import Binding
 from onnxgrad.ir.block import BindingBlock
 from onnxgrad.ir.domains import BROADCASTING, ELEMENTWISE, MOVES, VIEWS
@@ -277,9 +278,13 @@ _MOST = 64  # values behind a number
 
 
 def _is_number(v: Var) -> bool:
-    """Whether `v` is one constant other than 0, or is computed from sizes."""
+    """Whether `v` is one constant other than 0, or is computed from sizes. A constant whose value
+    may be replaced counts as well.
+    """
     if v.const is not None:
         return bool(v.const.size == 1 and v.const.reshape(-1)[0] != 0)
+    if v.hidden:
+        return is_one(v)
     behind = [v]
     for value in behind:
         b = value.definition

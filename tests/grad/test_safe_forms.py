@@ -71,6 +71,16 @@ ROOTS = {
     "two norms": """s = Mul (x, x) v = ReduceSum <keepdims = 0> (s, last) w = Mul (v, two) u = Mul (v, w) y = Sqrt (u)""",
 }
 
+
+def test_a_root_of_squares_times_a_weight() -> None:
+    """The value of the weight may be replaced, so nothing reads it."""
+    model = written(f"{ROOTS['std'].replace('y = Sqrt (v)', '')} w = Mul (v, three) y = Sqrt (w)")
+    graph = gradient(model, ["x", "three"], adjoint="input")
+    feeds = {"x": np.ones((3, 4), np.float32), "y_grad": np.ones(3, np.float32)}
+    found = run(graph, feeds)
+    assert not found["x_grad"].any() and not found["three_grad"].any()
+
+
 # a row, or all rows, times itself
 COLUMN = "c = Unsqueeze (x, last) "
 ITSELF = {
