@@ -173,6 +173,9 @@ class Stored(Mapping[str, Array]):
         entry = self._header.get(name)
         return None if entry is None else (self._path, self._start + entry["data_offsets"][0])
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.outlines  # that of Mapping would read the array
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.outlines)
 

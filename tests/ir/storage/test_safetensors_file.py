@@ -77,6 +77,15 @@ def test_an_open_file_gives_what_is_asked_for(tmp_path: Path) -> None:
             stored.read("scalar", np.zeros(1000))
 
 
+def test_a_name_is_looked_up_without_its_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safetensors_file.write(tmp_path / "a", ARRAYS)
+    with safetensors_file.opened(tmp_path / "a") as stored:
+        monkeypatch.delattr(safetensors_file.Stored, "read")
+        assert all(name in stored for name in ARRAYS) and "other" not in stored
+
+
 def test_the_bytes_are_those_of_the_library(tmp_path: Path) -> None:
     library = pytest.importorskip("safetensors.numpy")
     dtypes = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
