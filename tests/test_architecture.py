@@ -102,6 +102,9 @@ LATE: frozenset[tuple[str, str]] = frozenset({
     ("jobs/around_passes.py", "onnxgrad.jobs.surgery.preprocess.preprocess"),
     # `rebase --no-verify` takes less time than to import the proof
     ("jobs/rebasing/rebase.py", "onnxgrad.jobs.rebasing.proof.prove"),
+    ("jobs/rebasing/values.py", "onnxgrad.verify.running.child_process.RunFailed"),
+    ("jobs/rebasing/values.py", "onnxgrad.verify.running.session.run"),
+    ("cli/commands/rebase.py", "onnxgrad.report.proof.proof_lines"),
     ("cli/commands/rebase.py", "onnxgrad.jobs.proving.require_runtime"),
     # adapters are merged if the new weights have some
     ("jobs/rebasing/weights.py", "onnxgrad.train.adapters.merge.merge"),

@@ -12,7 +12,6 @@ from onnxgrad.ir.storage.places import check_output
 from onnxgrad.jobs.hooks import Hooks
 from onnxgrad.jobs.rebasing.rebase import Rebased, rebase
 from onnxgrad.report.parts import cell, heading
-from onnxgrad.report.proof import proof_lines
 from onnxgrad.verify.running.process_limits import bounding_us
 from onnxgrad.wording import counted
 
@@ -62,6 +61,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         }
     )
     if report is not None:
+        from onnxgrad.report.proof import proof_lines  # imports most of `verify`
+
         out.show(*proof_lines(report, out.verbose))
     found.proved(args.model)
     return 0

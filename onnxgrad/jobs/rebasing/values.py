@@ -19,8 +19,6 @@ from onnxgrad.ir.storage.weights_in_file import LARGE
 from onnxgrad.ir.types import Array
 from onnxgrad.jobs.rebasing.by_blocks import Shape, Source, Streamed, joined
 from onnxgrad.jobs.rebasing.functions import applied
-from onnxgrad.verify.running.child_process import RunFailed
-from onnxgrad.verify.running.session import run
 
 # the newest IR version that every onnxruntime we support reads
 _IR = 10
@@ -178,6 +176,9 @@ def _above(s: Step, operand: Step) -> int:
 
 def _run(nodes: Iterable[Step], values: Mapping[Step, Any]) -> dict[Step, Array]:
     """Computes nodes in one run of onnxruntime. Raises InputError."""
+    from onnxgrad.verify.running.child_process import RunFailed  # few records have nodes
+    from onnxgrad.verify.running.session import run
+
     graph, names, wanted = onnx.GraphProto(name="constants"), dict[Any, str](), dict[Step, str]()
     opset = 0
     for k, s in enumerate(nodes):
