@@ -202,9 +202,9 @@ _ROOM = 180 * 10**6  # three processes, and the onnxruntime, numpy and onnx that
 @pytest.mark.parametrize(
     ("command", "most"),
     [
-        # onnxruntime's session of the gradient holds three times the weights in one run
-        ("check-grad MODEL --wrt params --target y", 3.4),
-        ("train-step MODEL --loss mse --wrt params -o OUT/step", 3.4),
+        # one run of the gradient in onnxruntime holds 3.2 to 3.4 times the weights
+        ("check-grad MODEL --wrt params --target y", 3.6),
+        ("train-step MODEL --loss mse --wrt params -o OUT/step", 3.6),
         ("verify MODEL MODEL", 1.2),
         ("join MODEL OTHER --map y=c --prefix B_ -o OUT/o.onnx", 1.2),
     ],
