@@ -181,8 +181,8 @@ def _flush() -> None:
         raise
 
 
-def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Returns the parser, with the options of the commands that `words` may call."""
+def parser_for(words: Sequence[str], *, every: bool = False) -> argparse.ArgumentParser:
+    """Returns the parser, with the options of the command that `words` call, or of `every` one."""
     parser = Parser(
         prog="onnxgrad", description="Better and differentiated ONNX files, proved by running them."
     )
@@ -195,13 +195,13 @@ def parser_for(words: Sequence[str]) -> argparse.ArgumentParser:
         metavar="COMMAND", dest="command", required=True, prog=parser.prog
     )
     # the others stand in the help and in the error about a name that is none
-    for name in [called] if called in COMMANDS else COMMANDS:
+    for name in COMMANDS if every or called not in COMMANDS else [called]:
         command = COMMANDS[name]
         summary = command.summary
         sub = commands.add_parser(
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
-        if name in words:
+        if every or name == called:
             add_options(sub, command)
             add_common(sub)
     return parser

@@ -102,12 +102,12 @@ def _uses(args: argparse.Namespace) -> Iterator[_Use]:
 
 
 def protected(args: argparse.Namespace) -> AbstractContextManager[Protected]:
-    """Protects every file that the arguments name for reading, and the record that `rebase` finds
-    beside its model, inside the context.
+    """Protects every file that the arguments name for reading, and the records beside them that
+    `rebase` finds, inside the context.
     """
     names = [name for use in _uses(args) for name in _read_by(use)]
     if args.command == "rebase":
-        names.append(f"{args.model}{RECORD}")
+        names += [f"{name}{RECORD}" for name in names]
     names += [
         found
         for name in names

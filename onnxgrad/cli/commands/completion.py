@@ -47,7 +47,7 @@ class _Argument:
 @cache
 def _table() -> dict[str, tuple[str, tuple[_Argument, ...]]]:
     """Returns every command with its summary and its arguments."""
-    parser = parser_for(list(COMMANDS))
+    parser = parser_for([], every=True)
     (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     return {
         name: (COMMANDS[name].summary, tuple(_argument(name, action) for action in sub._actions))

@@ -70,7 +70,7 @@ def _everything() -> Iterator[Passage]:
     seen = set()
     for name, command in COMMANDS.items():
         yield Passage(name, name, command.summary)
-    parser = parser_for(list(COMMANDS))
+    parser = parser_for([], every=True)
     (commands,) = (a.choices for a in parser._actions if isinstance(a.choices, dict))
     for name, sub in commands.items():
         for action in sub._actions:
