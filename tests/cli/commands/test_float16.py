@@ -60,7 +60,7 @@ def test_constants_that_do_not_fit_are_told(run: Run, tmp_path: Path) -> None:
     )
     onnx.save(model, tmp_path / "m.onnx")
     done = run("float16", tmp_path / "m.onnx", "-o", tmp_path / "out.onnx", "--no-verify")
-    assert done.code == 0 and "1 of 1 numbers stood for infinity and became ±65504" in done.out
+    assert done.code == 0 and "1 of 1 number stood for infinity and became ±65504" in done.out
 
 
 def test_inputs_and_outputs(run: Run, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_rules_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["--wrt", "x,!t*"], "takes nothing away"),
         (["--stop", "nothing"], "stop 'nothing' is not a value"),
         (["--stop", "x"], "leave it out of wrt (!x)"),
-        (["--target", "loss[9]"], "places"),
+        (["--target", "loss[9]"], "has 1 place,"),
         (
             ["--function", "f", "--stop", "t"],
             "remove --wrt, --target, --stop, --checkpoint and --loss",
