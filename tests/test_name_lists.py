@@ -112,6 +112,9 @@ RUNS: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("edit", "--free"): ("edit m.onnx -o {out}", ["w1", "w2"]),
     ("edit", "--add-output"): ("edit m.onnx -o {out}", ["h1", "h2"]),
     ("edit", "--drop-output"): ("edit m.onnx -o {out}", ["y1", "y2"]),
+    ("edit", "--keep-output"): (
+        "edit m.onnx --after y1=sigmoid --after y2=softmax -o {out}", ["y1", "y2"]
+    ),
     ("join", "--keep-output"): ("join m.onnx t.onnx --map s=t -o {out}", ["y1", "y2"]),
     ("preprocess", "--keep-output"): (
         "preprocess m.onnx --after y1=sigmoid --after y2=softmax -o {out}", ["y1", "y2"]

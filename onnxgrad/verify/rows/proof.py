@@ -86,12 +86,14 @@ class RowProof:
 
     @cached_property
     def _constant(self) -> set[str]:
-        """The outputs that depend on no value of a row, only on sizes, such as a gradient that is
-        zero everywhere.
+        """The outputs that depend on no value of a row, only on its sizes, such as a gradient that
+        is zero everywhere.
         """
-        behind = {*self.rows.inputs}
+        rows = {*self.rows.inputs}
+        behind = {*rows}
         for node in scheduled(list(self._proto.graph.node)):
-            if node.op_type not in ("Shape", "Size") and not behind.isdisjoint(reads(node)):
+            sizes = node.op_type in ("Shape", "Size") and node.input[0] in rows
+            if not sizes and not behind.isdisjoint(reads(node)):
                 behind.update(filter(None, node.output))
         return {*self.rows.outputs} - behind
 
