@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from onnxgrad.errors import CannotRun, InternalError, NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.derivations import ReadWeights
 from onnxgrad.ir.load import ModelLike, load_own
 from onnxgrad.ir.model_kinds import settled
@@ -178,7 +179,7 @@ def _recording(program: Program, read: ReadWeights) -> Recording:
     return made
 
 
-@dataclass(frozen=True)
+@frozen
 class _Begun:
     """An original and its runs ahead. `files`: where large weights lie."""
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxgrad.errors import NotProved
+from onnxgrad.frozen import frozen
 from onnxgrad.ir.origins import weight_in
 from onnxgrad.ir.preflight.tensors import raw_bytes
 from onnxgrad.ir.program import Program
@@ -62,7 +62,7 @@ def digest_of(model: ModelProto, made: Collection[str]) -> str:
     return Frame.of(model, made, holders(model)).digest()
 
 
-@dataclass(frozen=True)
+@frozen
 class Frame:
     """A copy of an optimised model without the data of its constants `made` from weights, and of
     large ones, and without the metadata of its graph. `others`: large ones that are not made, and
