@@ -110,14 +110,20 @@ def place(
         runs = (reference.run(feeds, seed=i, **options) for i in _JITTERED)
         return max(abs(_rise(at, run, base)) for run in runs)
 
+    def jumps(noise: float, jitter: float) -> bool:
+        return noise > _JUMP * least and moved(_COARSER * jitter) < _FURTHER * noise
+
     try:
         noise = moved(UNIT)
-        jumps = noise > _JUMP * least and moved(_COARSER * UNIT) < _FURTHER * noise
+        if jumps(noise, UNIT):
+            return at
         if noise <= _JUMP * least:  # less than half of the last digit rounds back
-            noise = max(noise, min(moved(2 * UNIT), _JUMP * least))
+            further = moved(2 * UNIT)
+            if not jumps(further, 2 * UNIT):
+                noise = max(noise, min(further, _JUMP * least))
     except (Unsupported, ValueError):
         return at
-    return at if jumps else replace(at, noise=max(at.noise, noise))
+    return replace(at, noise=max(at.noise, noise))
 
 
 def _rise(at: Place, to: Mapping[str, Any], start: Mapping[str, Any]) -> float:
