@@ -498,7 +498,7 @@ def test_non_max_suppression(numbers: str, centred: int, given: int) -> None:
     }
     wanted = run(model, feeds)["y"]
     assert isinstance(wanted, np.ndarray) and len(wanted) > 3
-    np.testing.assert_array_equal(reference(model, feeds)["y"], wanted)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(reference(model, feeds)["y"], wanted)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -522,8 +522,8 @@ def test_bits_of_floats() -> None:
     text = "g (float[3] x) => (int32[3] i, float[3] y) { i = BitCast <to = 6> (x) y = BitCast <to = 1> (i) }"
     x = np.float32([1.5, -0.0, 3e-40])
     found = reference(parse(text, opset=26), {"x": x})
-    np.testing.assert_array_equal(found["i"], x.view(np.int32))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(found["y"], x)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found["i"], x.view(np.int32))
+    np.testing.assert_array_equal(found["y"], x)
 
 
 @pytest.mark.parametrize("op", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
@@ -546,16 +546,16 @@ def test_the_logarithm_of_a_probability_of_0_or_1(apart: float) -> None:
         l, p = SoftmaxCrossEntropyLoss <reduction = "none"> (x, t) q = LogSoftmax <axis = 1> (x) }""")
     found = reference(model, {"x": np.array([[apart, 0], [0, apart]]), "t": np.array([0, 0])})
     exact = np.array([-np.log1p(np.exp(-apart)), -apart - np.log1p(np.exp(-apart))])
-    np.testing.assert_array_equal(found["p"], [exact, exact[::-1]])  # type: ignore[arg-type]
-    np.testing.assert_array_equal(found["q"], found["p"])  # type: ignore[arg-type]
-    np.testing.assert_array_equal(found["l"], -exact)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found["p"], [exact, exact[::-1]])
+    np.testing.assert_array_equal(found["q"], found["p"])
+    np.testing.assert_array_equal(found["l"], -exact)
 
 
 def test_infinite_scores_are_nan() -> None:
     model = parse("g (float[3,2] x) => (float[3,2] y) { y = LogSoftmax (x) }")
     x = np.float32([[np.inf, 0], [-np.inf, -np.inf], [np.nan, 0]])
     for found in (run(model, {"x": x}), reference(model, {"x": x})):
-        assert np.isnan(found["y"]).all()  # type: ignore[arg-type]
+        assert np.isnan(found["y"]).all()
 
 
 @pytest.mark.parametrize("axis", [-2, -1, 0, 1, 2, 3])
