@@ -24,7 +24,12 @@ def may_fork() -> bool:
     """True if a fork of this process is as good as a new one: the process is ours, small, and has
     one thread, so that no lock is held by a thread that the fork lacks.
     """
-    return IS_PROGRAM and sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
+    if not IS_PROGRAM or sys.platform != "linux":
+        return False
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:  # /proc is not mounted
+        return False
 
 
 def become(kind: str, watched: int, settings: Mapping[str, str]) -> NoReturn:

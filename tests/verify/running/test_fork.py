@@ -113,3 +113,14 @@ child.ask(60.0, "versions")
 
 def test_a_process_that_only_imports_us_does_not_fork() -> None:
     assert not fork.may_fork()
+
+
+def test_a_process_that_cannot_count_its_threads_does_not_fork(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unmounted(folder: str) -> list[str]:
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(fork, "IS_PROGRAM", True)
+    monkeypatch.setattr(fork.os, "listdir", unmounted)
+    assert not fork.may_fork()
