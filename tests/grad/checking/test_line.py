@@ -65,6 +65,11 @@ def test_cancellation_is_rounding_and_no_jump() -> None:
     assert at.slope(1e-16, 1e-4).why == TOO_SMALL and at.rounding(at.step) > 1e-6
     jumping = line("s = Sub (x, half) a = Sign (s) y = Mul (a, big)", [1, 1, 1])
     assert jumping.at.noise < 1e-6, "a tie is no rounding"
+    # half of the last digit rounds back, a whole one does not
+    beyond = line(
+        "a = Mul (x, one) c = Greater (a, x) f = Cast <to = 1> (c) y = Add (x, f)", [1, 1, 1]
+    )
+    assert beyond.at.noise < 1e-14
 
 
 def test_what_is_not_finite_is_said_at_once() -> None:
