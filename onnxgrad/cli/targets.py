@@ -102,12 +102,11 @@ def _uses(args: argparse.Namespace) -> Iterator[_Use]:
 
 
 def protected(args: argparse.Namespace) -> AbstractContextManager[Protected]:
-    """Protects every file that the arguments name for reading, and the records beside them that
-    `rebase` finds, inside the context.
+    """Protects every file that the arguments name for reading, and its record (`--rebasable`),
+    inside the context.
     """
     names = [name for use in _uses(args) for name in _read_by(use)]
-    if args.command == "rebase":
-        names += [f"{name}{RECORD}" for name in names]
+    names += [f"{name}{RECORD}" for name in names]
     names += [
         found
         for name in names

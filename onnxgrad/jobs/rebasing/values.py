@@ -187,7 +187,7 @@ def _run(nodes: Iterable[Step], values: Mapping[Step, Any]) -> dict[Step, Array]
         for i, operand in enumerate(s.operands):
             if operand is None:
                 continue
-            if operand in wanted if isinstance(operand, Step) else False:
+            if isinstance(operand, Step) and operand in wanted:
                 node.input[i] = wanted[operand]
                 continue
             key = operand if isinstance(operand, Step) else id(operand)
